@@ -1,0 +1,1 @@
+"""The engine: contracts, lane host, torch engine, checkpoints, text and server."""

@@ -1,0 +1,322 @@
+"""Every switch and flag in one table, read once at start.
+
+A setting has a name, an environment variable, a flag, a unit and a default; a flag wins over the
+environment. Nothing else in the engine reads the environment. A value that makes no sense is a
+`StartError` that names the setting and the value.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any
+
+from tensorfold.core.errors import StartError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Switch:
+    """One line of the table. `group` is the part of the engine that it speaks to."""
+
+    env: str
+    unit: str
+    help: str
+    group: str
+    least: float | None = None
+    most: float | None = None
+    choices: tuple[str, ...] = ()
+
+
+def switch(default: Any, env: str, unit: str, group: str, help: str, **limits: Any) -> Any:
+    entry = Switch(env=env, unit=unit, help=help, group=group, **limits)
+    return field(default=default, metadata={"switch": entry})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """The values of one process. Field names are flag names with underscores for dashes."""
+
+    backend: str = switch("", "TF_BACKEND", "name", "choice", "backend; empty: the only usable one")
+    host: str = switch("127.0.0.1", "TF_HOST", "address", "server", "address to listen on")
+    port: int = switch(
+        8000, "TF_PORT", "port", "server", "port; 0 picks a free one", least=0, most=65535
+    )
+    name: str = switch(
+        "", "TF_NAME", "name", "server", "model name clients see; empty: the folder's"
+    )
+    lanes: int = switch(
+        8, "TF_LANES", "streams", "engine", "streams that decode together", least=1, most=4096
+    )
+    context: int = switch(
+        0, "TF_CONTEXT", "tokens", "engine", "prompt plus reply; 0: the model's own", least=0
+    )
+    chunk_rows: int = switch(
+        512, "TF_CHUNK_ROWS", "rows", "engine", "rows of one prompt forward", least=1
+    )
+    window_rows: int = switch(
+        8, "TF_WINDOW_ROWS", "rows", "engine", "rows of one stream in a round", least=1, most=64
+    )
+    kept_bytes: int = switch(
+        0, "TF_KEPT_BYTES", "bytes", "engine", "room beside the lanes for kept states", least=0
+    )
+    threads: int = switch(
+        0, "TF_THREADS", "threads", "engine", "CPU threads; 0: all cores", least=0, most=1024
+    )
+    compile: bool = switch(False, "TF_COMPILE", "flag", "engine", "run the compiled forward")
+    temperature: float = switch(
+        -1.0,
+        "TF_TEMPERATURE",
+        "number",
+        "sampling",
+        "default temperature; -1: the checkpoint's",
+        least=-1,
+        most=2,
+    )
+    top_p: float = switch(
+        -1.0,
+        "TF_TOP_P",
+        "number",
+        "sampling",
+        "default top_p; -1: the checkpoint's",
+        least=-1,
+        most=1,
+    )
+    top_k: int = switch(
+        -1, "TF_TOP_K", "tokens", "sampling", "default top_k; -1: the checkpoint's", least=-1
+    )
+    min_p: float = switch(0.0, "TF_MIN_P", "number", "sampling", "default min_p", least=0, most=1)
+    max_tokens: int = switch(
+        0,
+        "TF_MAX_TOKENS",
+        "tokens",
+        "sampling",
+        "default reply bound; 0: the rest of the context",
+        least=0,
+    )
+    fill_chunks: int = switch(
+        0,
+        "TF_FILL_CHUNKS",
+        "chunks a step",
+        "fills",
+        "chunks of a prompt a step; 0: whole",
+        least=0,
+    )
+    fill_many: bool = switch(False, "TF_FILL_MANY", "flag", "fills", "begun prompts take turns")
+    fill_rounds: int = switch(
+        1, "TF_FILL_ROUNDS", "rounds", "fills", "rounds between steps of begun prompts", least=0
+    )
+    fill_cut_in: int = switch(
+        0,
+        "TF_FILL_CUT_IN",
+        "rows",
+        "fills",
+        "a whole prompt of at most that many rows goes first",
+        least=0,
+    )
+    fill_drain: int = switch(
+        0,
+        "TF_FILL_DRAIN",
+        "rows",
+        "fills",
+        "further whole prompts in a turn, up to that many rows",
+        least=0,
+    )
+    fill_pack: int = switch(
+        0,
+        "TF_FILL_PACK",
+        "rows",
+        "fills",
+        "whole prompts in one forward, up to that many rows",
+        least=0,
+    )
+    background_after: float = switch(
+        60.0,
+        "TF_BACKGROUND_AFTER",
+        "seconds",
+        "queue",
+        "background requests age into the foreground",
+        least=0,
+    )
+    skips: int = switch(
+        8,
+        "TF_SKIPS",
+        "requests",
+        "queue",
+        "later requests that may pass one waiting for memory",
+        least=0,
+    )
+    queue_rows: int = switch(
+        0, "TF_QUEUE_ROWS", "rows", "queue", "prompt rows that may wait; 0: 64 contexts", least=0
+    )
+    queue_requests: int = switch(
+        4096, "TF_QUEUE_REQUESTS", "requests", "queue", "requests that may wait", least=1
+    )
+    body_limit: int = switch(
+        64 << 20, "TF_BODY_LIMIT", "bytes", "server", "largest request body", least=1024
+    )
+    read_timeout: float = switch(
+        120.0, "TF_READ_TIMEOUT", "seconds", "server", "time to read a request", least=0.01
+    )
+    reader_timeout: float = switch(
+        60.0,
+        "TF_READER_TIMEOUT",
+        "seconds",
+        "server",
+        "a reader that takes nothing is dropped",
+        least=0.01,
+    )
+    keepalive: float = switch(
+        10.0,
+        "TF_KEEPALIVE",
+        "seconds",
+        "server",
+        "time between comments on a silent stream",
+        least=0.01,
+    )
+    shutdown_timeout: float = switch(
+        20.0,
+        "TF_SHUTDOWN_TIMEOUT",
+        "seconds",
+        "server",
+        "time for replies in progress at SIGTERM",
+        least=0,
+    )
+    cors: str = switch(
+        "", "TF_CORS", "origin", "server", "origin allowed to call from a browser; empty: none"
+    )
+    reasoning_field: str = switch(
+        "both",
+        "TF_REASONING_FIELD",
+        "choice",
+        "server",
+        "field that carries reasoning",
+        choices=("both", "reasoning", "reasoning_content"),
+    )
+    log: str = switch(
+        "info",
+        "TF_LOG",
+        "choice",
+        "server",
+        "least level that is logged",
+        choices=("debug", "info", "warning", "error"),
+    )
+    trace: str = switch("", "TF_TRACE", "file", "server", "file for the turns' trace; empty: none")
+    cache_dir: str = switch(
+        "",
+        "TF_CACHE_DIR",
+        "folder",
+        "engine",
+        "folder for compiled artifacts; empty: the user's cache",
+    )
+
+
+TRUE = frozenset({"1", "true", "yes", "on"})
+FALSE = frozenset({"0", "false", "no", "off", ""})
+
+
+def switches() -> dict[str, tuple[Switch, Any]]:
+    """The table: field name to its switch and default."""
+    found = {}
+    for item in fields(Settings):
+        assert item.default is not MISSING, item.name
+        found[item.name] = (item.metadata["switch"], item.default)
+    return found
+
+
+def parse(name: str, text: str, entry: Switch, default: Any, source: str) -> Any:
+    """A setting's value out of text; raises `StartError` that names the source and the value."""
+    readers: dict[type, Callable[[str], Any]] = {int: int, float: float, str: str, bool: truth}
+    try:
+        value = readers[type(default)](text)
+    except ValueError:
+        kinds = {int: "a whole number", float: "a number", bool: "on or off"}
+        raise StartError(f"{source} must be {kinds[type(default)]}, not {text!r}") from None
+    return checked(value, entry, source)
+
+
+def truth(text: str) -> bool:
+    lowered = text.strip().lower()
+    if lowered in TRUE:
+        return True
+    if lowered in FALSE:
+        return False
+    raise ValueError(text)
+
+
+def checked(value: Any, entry: Switch, source: str) -> Any:
+    if entry.choices and value not in entry.choices:
+        raise StartError(f"{source} must be one of {', '.join(entry.choices)}, not {value!r}")
+    if isinstance(value, float) and value != value:
+        raise StartError(f"{source} must be a number, not {value!r}")
+    if entry.least is not None and value < entry.least:
+        raise StartError(f"{source} must be at least {entry.least:g}, not {value!r}")
+    if entry.most is not None and value > entry.most:
+        raise StartError(f"{source} must be at most {entry.most:g}, not {value!r}")
+    return value
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Put every switch of the table on a command line; unset flags stay out of the result."""
+    for name, (entry, default) in switches().items():
+        flag = "--" + name.replace("_", "-")
+        text = f"{entry.help} [{entry.unit}; {entry.env}; {default!r}]".replace("%", "%%")
+        if isinstance(default, bool):
+            parser.add_argument(
+                flag, action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, help=text
+            )
+        else:
+            parser.add_argument(flag, default=argparse.SUPPRESS, metavar="X", help=text)
+
+
+def read(flags: Mapping[str, Any], environ: Mapping[str, str]) -> Settings:
+    """The settings of this process: flags over environment over defaults. Raises `StartError`."""
+    values: dict[str, Any] = {}
+    for name, (entry, default) in switches().items():
+        if name in flags:
+            given, source = flags[name], "--" + name.replace("_", "-")
+        elif entry.env in environ:
+            given, source = environ[entry.env], entry.env
+        else:
+            continue
+        if isinstance(given, str):
+            values[name] = parse(name, given, entry, default, source)
+        else:
+            values[name] = checked(given, entry, source)
+    return Settings(**values)
+
+
+def fill_fields(
+    settings: Settings, *, context: int, chunk_rows: int, passes: int, pack_rows: int
+) -> dict[str, Any]:
+    """The `fill_*` fields of an `Info`: the one helper through which a backend gives them.
+
+    Raises `StartError` with the reason where a combination can do nothing or cannot work.
+    """
+    stepped = settings.fill_chunks > 0
+    needing = {
+        "TF_FILL_MANY": settings.fill_many,
+        "TF_FILL_ROUNDS": settings.fill_rounds != 1,
+        "TF_FILL_CUT_IN": settings.fill_cut_in > 0,
+        "TF_FILL_DRAIN": settings.fill_drain > 0,
+    }
+    for name, is_set in needing.items():
+        if is_set and not stepped:
+            raise StartError(f"{name} needs TF_FILL_CHUNKS: without it every prompt goes in whole")
+    if passes == 1 and settings.fill_cut_in > 0:
+        raise StartError("TF_FILL_CUT_IN cannot work: this engine takes one prompt at a time")
+    if passes == 1 and settings.fill_pack > 0:
+        raise StartError("TF_FILL_PACK cannot work: this engine takes one prompt at a time")
+    if settings.fill_pack > pack_rows:
+        raise StartError(
+            f"TF_FILL_PACK is {settings.fill_pack} rows, more than the {pack_rows} rows "
+            "that this engine packs"
+        )
+    most = -(-context // chunk_rows)
+    if settings.fill_chunks > most:
+        raise StartError(
+            f"TF_FILL_CHUNKS is {settings.fill_chunks}, more than the {most} chunks of "
+            f"{chunk_rows} rows in a context of {context}"
+        )
+    names = ("fill_chunks", "fill_many", "fill_rounds", "fill_cut_in", "fill_drain", "fill_pack")
+    return {name: getattr(settings, name) for name in names}
