@@ -1,0 +1,1 @@
+"""Backends: devices, their engines and op tables, each found through its plugin."""

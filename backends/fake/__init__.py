@@ -1,0 +1,1 @@
+"""The fake backend: a whole engine with no torch and no family."""

@@ -1,0 +1,1 @@
+"""Checkpoints: safetensors headers and shards, read with every check before a byte is mapped."""

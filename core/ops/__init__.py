@@ -1,0 +1,1 @@
+"""Ops: one file an op, with its schema, shape function, reference and cases."""

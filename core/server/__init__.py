@@ -1,0 +1,1 @@
+"""The HTTP server: routes, wire formats and streams."""

@@ -1,0 +1,1 @@
+"""Families: the mathematics of one model line each, found through its plugin."""

@@ -1,0 +1,1 @@
+"""GLM-5.3-Flash: linear attention, sparse attention and experts."""

@@ -1,0 +1,1 @@
+"""Everything one runs: the `tensorfold` command, the benchmarks and the trainer."""
