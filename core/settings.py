@@ -8,6 +8,7 @@ environment. Nothing else in the engine reads the environment. A value that make
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
@@ -17,14 +18,19 @@ from tensorfold.core.errors import StartError
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Switch:
-    """One line of the table. `group` is the part of the engine that it speaks to."""
+    """One line of the table. `group` is the part of the engine that it speaks to.
+
+    A value is at least `least`, more than `above` and at most `most`, or it is `unset`.
+    """
 
     env: str
     unit: str
     help: str
     group: str
     least: float | None = None
+    above: float | None = None
     most: float | None = None
+    unset: float | None = None
     choices: tuple[str, ...] = ()
 
 
@@ -37,7 +43,9 @@ def switch(default: Any, env: str, unit: str, group: str, help: str, **limits: A
 class Settings:
     """The values of one process. Field names are flag names with underscores for dashes."""
 
-    backend: str = switch("", "TF_BACKEND", "name", "choice", "backend; empty: the only usable one")
+    backend: str = switch(
+        "cpu-reference", "TF_BACKEND", "name", "choice", "backend; `tensorfold plugins` lists them"
+    )
     host: str = switch("127.0.0.1", "TF_HOST", "address", "server", "address to listen on")
     port: int = switch(
         8000, "TF_PORT", "port", "server", "port; 0 picks a free one", least=0, most=65535
@@ -70,8 +78,9 @@ class Settings:
         "number",
         "sampling",
         "default temperature; -1: the checkpoint's",
-        least=-1,
+        least=0,
         most=2,
+        unset=-1,
     )
     top_p: float = switch(
         -1.0,
@@ -79,11 +88,18 @@ class Settings:
         "number",
         "sampling",
         "default top_p; -1: the checkpoint's",
-        least=-1,
+        above=0,
         most=1,
+        unset=-1,
     )
     top_k: int = switch(
-        -1, "TF_TOP_K", "tokens", "sampling", "default top_k; -1: the checkpoint's", least=-1
+        -1,
+        "TF_TOP_K",
+        "tokens",
+        "sampling",
+        "default top_k; -1: the checkpoint's",
+        least=0,
+        unset=-1,
     )
     min_p: float = switch(0.0, "TF_MIN_P", "number", "sampling", "default min_p", least=0, most=1)
     max_tokens: int = switch(
@@ -247,8 +263,12 @@ def truth(text: str) -> bool:
 def checked(value: Any, entry: Switch, source: str) -> Any:
     if entry.choices and value not in entry.choices:
         raise StartError(f"{source} must be one of {', '.join(entry.choices)}, not {value!r}")
-    if isinstance(value, float) and value != value:
+    if isinstance(value, float) and not math.isfinite(value):
         raise StartError(f"{source} must be a number, not {value!r}")
+    if entry.unset is not None and value == entry.unset:
+        return value
+    if entry.above is not None and value <= entry.above:
+        raise StartError(f"{source} must be more than {entry.above:g}, not {value!r}")
     if entry.least is not None and value < entry.least:
         raise StartError(f"{source} must be at least {entry.least:g}, not {value!r}")
     if entry.most is not None and value > entry.most:
@@ -272,7 +292,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def read(flags: Mapping[str, Any], environ: Mapping[str, str]) -> Settings:
     """The settings of this process: flags over environment over defaults. Raises `StartError`."""
     values: dict[str, Any] = {}
-    for name, (entry, default) in switches().items():
+    table = switches()
+    refuse_unknown_fills(environ, {entry.env for entry, _ in table.values()})
+    for name, (entry, default) in table.items():
         if name in flags:
             given, source = flags[name], "--" + name.replace("_", "-")
         elif entry.env in environ:
@@ -284,6 +306,14 @@ def read(flags: Mapping[str, Any], environ: Mapping[str, str]) -> Settings:
         else:
             values[name] = checked(given, entry, source)
     return Settings(**values)
+
+
+def refuse_unknown_fills(environ: Mapping[str, str], known: set[str]) -> None:
+    """A misspelt fill switch would change nothing and say nothing; other names may be anyone's."""
+    for name in environ:
+        if name.startswith("TF_FILL_") and name not in known:
+            fills = ", ".join(sorted(env for env in known if env.startswith("TF_FILL_")))
+            raise StartError(f"there is no setting {name}; there are {fills}")
 
 
 def fill_fields(

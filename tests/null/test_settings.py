@@ -1,0 +1,151 @@
+"""The table of settings: flags over environment over defaults, and a clear end for nonsense."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tensorfold.core.errors import StartError
+from tensorfold.core.settings import Settings, add_flags, fill_fields, read, switches
+
+NUMBERS = [name for name, (_, d) in switches().items() if type(d) in (int, float)]
+
+
+def test_every_setting_has_its_own_variable_flag_unit_and_help() -> None:
+    table = switches()
+    entries = [entry for entry, _ in table.values()]
+    assert len({entry.env for entry in entries}) == len(entries)
+    for name, (entry, default) in table.items():
+        assert entry.env == "TF_" + name.upper()
+        assert entry.unit
+        assert entry.help
+        assert read({name: default}, {}) == Settings(), name
+
+
+def test_a_flag_wins_over_the_environment_and_that_over_the_default() -> None:
+    assert read({}, {}).port == 8000
+    assert read({}, {"TF_PORT": "9"}).port == 9
+    assert read({"port": "10"}, {"TF_PORT": "9"}).port == 10
+
+
+def test_flags_that_are_not_given_stay_out_of_the_way() -> None:
+    parser = argparse.ArgumentParser()
+    add_flags(parser)
+    assert vars(parser.parse_args([])) == {}
+    given_flags = parser.parse_args(["--no-compile", "--chunk-rows", "64", "--fill-many"])
+    settings = read(vars(given_flags), {"TF_COMPILE": "1"})
+    assert (settings.compile, settings.chunk_rows, settings.fill_many) == (False, 64, True)
+
+
+def test_every_flag_shows_its_variable_in_the_help() -> None:
+    parser = argparse.ArgumentParser()
+    add_flags(parser)
+    words = parser.format_help()
+    assert all(entry.env in words for entry, _ in switches().values())
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize(
+    "text", ["", "many", "1,5", "0x10", "nan", "1e400", "--", "9" * 5000 + "x"]
+)
+def test_a_number_that_is_none_is_refused_naming_variable_and_value(name: str, text: str) -> None:
+    entry, _ = switches()[name]
+    with pytest.raises(StartError) as caught:
+        read({}, {entry.env: text})
+    assert entry.env in str(caught.value)
+    assert "number" in str(caught.value)
+
+
+def test_the_refusal_of_a_fill_that_is_no_number_is_one_sentence() -> None:
+    with pytest.raises(StartError) as caught:
+        read({}, {"TF_FILL_DRAIN": "lots"})
+    assert str(caught.value) == "TF_FILL_DRAIN must be a whole number, not 'lots'"
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        ({"port": "70000"}, "--port must be at most 65535, not 70000"),
+        ({"lanes": "0"}, "--lanes must be at least 1, not 0"),
+        ({"fill_chunks": "-1"}, "--fill-chunks must be at least 0, not -1"),
+        ({"temperature": "-0.5"}, "--temperature must be at least 0, not -0.5"),
+        ({"temperature": "3"}, "--temperature must be at most 2, not 3.0"),
+        ({"top_p": "0"}, "--top-p must be more than 0, not 0.0"),
+        ({"log": "loud"}, "--log must be one of debug, info, warning, error, not 'loud'"),
+        ({"compile": "perhaps"}, "--compile must be on or off, not 'perhaps'"),
+    ],
+)
+def test_a_value_out_of_bounds_is_refused_with_the_bound(
+    flags: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(StartError) as caught:
+        read(flags, {})
+    assert str(caught.value) == sentence
+
+
+def test_the_value_that_means_unset_may_lie_outside_the_bounds() -> None:
+    settings = read({"temperature": "-1", "top_p": "-1", "top_k": "-1"}, {})
+    assert (settings.temperature, settings.top_p, settings.top_k) == (-1, -1, -1)
+
+
+def test_a_misspelt_fill_switch_is_refused_and_other_peoples_variables_are_not() -> None:
+    read({}, {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_CLI_CONFIG_FILE": "x"})
+    with pytest.raises(StartError, match="there is no setting TF_FILL_CHUNK; there are TF_FILL_C"):
+        read({}, {"TF_FILL_CHUNK": "1"})
+
+
+def fields(settings: Settings, **changes: int) -> dict[str, Any]:
+    engine = {"context": 4096, "chunk_rows": 512, "passes": 0, "pack_rows": 512, **changes}
+    return fill_fields(settings, **engine)
+
+
+def test_unset_fills_are_zero_but_for_the_rounds() -> None:
+    unset = dict.fromkeys(("fill_chunks", "fill_cut_in", "fill_drain", "fill_pack"), 0)
+    assert fields(Settings()) == {**unset, "fill_many": False, "fill_rounds": 1}
+
+
+@pytest.mark.parametrize(
+    ("settings", "engine", "sentence"),
+    [
+        (Settings(fill_many=True), {}, "TF_FILL_MANY needs TF_FILL_CHUNKS"),
+        (Settings(fill_rounds=2), {}, "TF_FILL_ROUNDS needs TF_FILL_CHUNKS"),
+        (Settings(fill_rounds=0), {}, "TF_FILL_ROUNDS needs TF_FILL_CHUNKS"),
+        (Settings(fill_cut_in=8), {}, "TF_FILL_CUT_IN needs TF_FILL_CHUNKS"),
+        (Settings(fill_drain=8), {}, "TF_FILL_DRAIN needs TF_FILL_CHUNKS"),
+        (Settings(fill_chunks=1, fill_cut_in=8), {"passes": 1}, "TF_FILL_CUT_IN cannot work"),
+        (Settings(fill_pack=8), {"passes": 1}, "TF_FILL_PACK cannot work"),
+        (Settings(fill_pack=513), {}, "TF_FILL_PACK is 513 rows, more than the 512"),
+        (Settings(fill_chunks=9), {}, "TF_FILL_CHUNKS is 9, more than the 8 chunks"),
+    ],
+)
+def test_a_combination_that_can_do_nothing_is_refused_with_the_reason(
+    settings: Settings, engine: dict[str, int], sentence: str
+) -> None:
+    with pytest.raises(StartError, match=sentence):
+        fields(settings, **engine)
+
+
+@given(
+    chunks=st.integers(1, 8),
+    many=st.booleans(),
+    rounds=st.integers(0, 5),
+    cut_in=st.integers(0, 600),
+    drain=st.integers(0, 9000),
+    pack=st.integers(0, 512),
+)
+def test_with_chunks_set_every_fill_reaches_the_engine_as_it_was_given(
+    chunks: int, many: bool, rounds: int, cut_in: int, drain: int, pack: int
+) -> None:
+    wanted = {
+        "fill_chunks": chunks,
+        "fill_many": many,
+        "fill_rounds": rounds,
+        "fill_cut_in": cut_in,
+        "fill_drain": drain,
+        "fill_pack": pack,
+    }
+    assert fields(Settings(**wanted)) == wanted
