@@ -1,0 +1,32 @@
+"""Runs the op contract: one SUMMARY line a backend; the exit status tells whether all held."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from tensorfold.core.errors import StartError
+from tensorfold.plugins.choose import choose_backend, list_backends, standing
+from tensorfold.plugins.manager import discover
+
+
+def report(line: str) -> None:
+    print(line, flush=True)
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="tensorfold check", description=__doc__)
+    parser.add_argument(
+        "--backend", default="", metavar="NAME", help="only this one; else all that can run here"
+    )
+    name = parser.parse_args(arguments).backend
+    installed = discover()
+    if name:
+        chosen = [choose_backend(installed, name)]
+    else:
+        every = [offer.value for _, offer in sorted(installed.backends.items())]
+        chosen = [backend for backend in every if standing(backend) is None]
+    if not chosen:
+        raise StartError(f"no backend can run here ({list_backends(installed)})")
+    held = [backend.check(report) for backend in chosen]
+    return 0 if all(held) else 1
