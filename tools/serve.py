@@ -1,0 +1,152 @@
+"""`tensorfold serve`: settings, backend, model, engine and text, then the server until it ends.
+
+What can be refused cheaply is refused before anything slow is loaded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from tensorfold.core.backend_api import Backend, EngineOrder
+from tensorfold.core.checkpoint import read_config
+from tensorfold.core.errors import StartError
+from tensorfold.core.family_api import ChatFormat
+from tensorfold.core.settings import Settings, add_flags, read
+from tensorfold.plugins.choose import choose_backend
+from tensorfold.plugins.manager import discover
+from tensorfold.tools.models import Served, find_model
+from tensorfold.tools.status_line import StatusLine, load_bar
+
+if TYPE_CHECKING:
+    from tensorfold.core.engine_api import Engine
+    from tensorfold.core.text import Text
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="tensorfold serve",
+        description="Serve a model over HTTP. Every flag has an environment variable, named in [].",
+        argument_default=argparse.SUPPRESS,
+    )
+    parser.add_argument(
+        "model",
+        nargs="?",
+        default="",
+        metavar="DIR|NAME",
+        help="a checkpoint's folder or a bundled model's name; the bundled model when absent",
+    )
+    add_flags(parser)
+    flags = vars(parser.parse_args(arguments))
+    asked = flags.pop("model")
+    with ending_at_once():
+        return serve(asked, flags, os.environ)
+
+
+def serve(asked: str, flags: Mapping[str, Any], environ: Mapping[str, str]) -> int:
+    settings = read(flags, environ)
+    check_port(settings.host, settings.port)
+    check_folders(settings)
+    installed = discover()
+    backend = choose_backend(installed, settings.backend)
+    model = find_model(installed, backend, asked)
+    engine, text = load(settings, backend, model)
+
+    from tensorfold.core.server.app import run
+
+    name = settings.name or model.name
+    with StatusLine(sys.stderr) as line:
+        return run(
+            engine=engine,
+            text=text,
+            settings=settings,
+            model=name,
+            aliases=() if name == model.name else (model.name,),
+            ready=line.ready,
+            status=line.show,
+        )
+
+
+def load(settings: Settings, backend: Backend, model: Served) -> tuple[Engine, Text]:
+    """Open the engine and read the model's text side, the quicker and likelier to fail first."""
+    from tensorfold.core.text import load_text
+
+    with load_bar(sys.stderr, f"Loading {model.name}") as progress:
+        order = EngineOrder(
+            settings=settings, folder=model.folder, family=model.family, progress=progress
+        )
+        if model.family is None:
+            engine = backend.engine(order)
+            chat = ChatFormat(template="")
+            return engine, load_text(model.folder, chat, engine.info.vocab_size, ())
+        family = model.family
+        config = family.config(read_config(model.folder))
+        vocab_size, end_ids = family.vocab_size(config), family.end_ids(config)
+        text = load_text(model.folder, family.chat, vocab_size, end_ids)
+        return backend.engine(order), text
+
+
+def check_port(host: str, port: int) -> None:
+    """Refuse an address that cannot be listened on, before the slow load."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise StartError(f"cannot listen on {host} port {port}: {why}") from None
+
+
+def check_folders(settings: Settings) -> None:
+    """Refuse a trace file or a cache folder that cannot be written."""
+    if settings.trace:
+        trace = Path(settings.trace)
+        attempt("--trace", trace, lambda: trace.open("a").close())
+    if settings.cache_dir:
+        folder = Path(settings.cache_dir)
+        attempt("--cache-dir", folder, lambda: write_in(folder))
+
+
+def attempt(source: str, path: Path, write: Callable[[], None]) -> None:
+    try:
+        write()
+    except OSError as error:
+        raise StartError(f"{source} {path} cannot be written: {error.strerror}") from None
+
+
+def write_in(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    probe = folder / f".tensorfold-{os.getpid()}"
+    probe.touch()
+    probe.unlink()
+
+
+@contextmanager
+def ending_at_once() -> Iterator[None]:
+    """Let SIGTERM and Ctrl-C end the process during the load; the server sets its own handlers."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    for number in before:
+        signal.signal(number, end_now)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def end_now(number: int, frame: FrameType | None) -> None:
+    """End without unwinding: a load may be deep in a library, and nothing is owed to anyone."""
+    name = signal.Signals(number).name
+    os.write(2, f"tensorfold: stopped by {name} before it was ready to serve\n".encode())
+    os._exit(0 if number == signal.SIGTERM else 130)
