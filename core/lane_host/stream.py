@@ -91,14 +91,18 @@ class Delivery:
 
 
 # Called on the engine thread, once a delivery round, with everything owed since the last call. It
-# must not block: a server hands the list to its own thread with one wake.
+# must not block: a server hands the list to its own thread with one wake. If it raises, it took
+# nothing; the host is lost then, and offers everything once more with each stream's end.
 Deliver = Callable[[Sequence[Delivery]], None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HostStats:
-    """Figures of a host at one moment; counters only ever rise. started = finished + failed +
-    aborted + live + waiting."""
+    """Figures of a host at one moment; counters only ever rise, and they always add up: started =
+    finished + failed + aborted + waiting + filling + live.
+
+    `aborted` were cancelled or cut by closing, `failed` were hurt, refused or lost with the engine.
+    """
 
     alive: bool
     closing: bool
