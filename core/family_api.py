@@ -6,7 +6,7 @@ by core/engine, which hands it the ops of a backend. Arrays are torch tensors be
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -40,35 +40,37 @@ class TensorSpec(NamedTuple):
     shape: tuple[int, ...]
 
 
-class Segment(NamedTuple):
-    """One prompt's rows in a prompt forward: batch rows `[first, first + rows)` are the stream in
-    `lane`'s positions `[start, start + rows)`; `start` is on the grid."""
-
-    first: int
-    rows: int
-    lane: int
-    start: int
-
-
 class Rows(NamedTuple):
     """The rows of one forward, padded to the backend's row tile with rows of the spare lane.
 
-    ids_R, lane_R, position_R and slot_R are int64 [R]; slot is the row of a `PerToken` buffer with
-    `every` 1. table_LP int64 [lanes + 1, pages of a context] maps a lane's pages to slots / page.
-    `width` bounds the tokens that any row sees, rounded up to one of few sizes. Prompt forwards
-    have `segments`; windows have rows_BW int64 [B, W], the batch row of stream b's window row w,
-    with row R (one past the end) where a window is shorter, and lane_B int64 [B].
+    R rows, B streams (of a window forward or a pack), W rows of the longest window, N grid blocks
+    of T rows, L lanes with the spare one last, P pages of a context; all int64.
+
+    ids_R, lane_R, position_R: a row's token, stream's lane and absolute position. offset_R: its
+    place among its own stream's rows of this forward. slot_R: its row in a `PerToken` buffer with
+    `every` 1. table_LP: the page of a lane's tokens [p * page, (p + 1) * page); unclaimed entries
+    are the spare page. lane_B, first_B, count_B: a stream's lane, first batch row and rows.
+
+    Window forwards have rows_BW, the batch row of each window row, R where a window is shorter.
+    Prompt forwards have blocks_NT, the batch rows of each block at multiples of the grid, R where
+    a block is short, and block_lane_N; a lane's blocks are in order.
+
+    `width` bounds the tokens that any row sees, rounded up to one of few sizes.
     """
 
     ids_R: Tensor
     lane_R: Tensor
     position_R: Tensor
+    offset_R: Tensor
     slot_R: Tensor
     table_LP: Tensor
+    lane_B: Tensor
+    first_B: Tensor
+    count_B: Tensor
     width: int
-    segments: tuple[Segment, ...] = ()
     rows_BW: Tensor | None = None
-    lane_B: Tensor | None = None
+    blocks_NT: Tensor | None = None
+    block_lane_N: Tensor | None = None
 
 
 class Model(Protocol):
@@ -127,8 +129,19 @@ class Family(Protocol):
         """Whether a tensor of the checkpoint belongs to a part that is not served (vision)."""
         ...
 
-    def state_spec(self, config: Any, *, window_rows: int) -> StateSpec: ...
+    def state_spec(self, config: Any, *, window_rows: int, drafts: bool = False) -> StateSpec: ...
+
+    def weights(self, config: Any, tensors: Mapping[str, Tensor]) -> Any:
+        """The model's weights in the forms its layers use, from tensors under official names."""
+        ...
 
     def model(
-        self, config: Any, weights: Mapping[str, Tensor], ops: Ops, state: Mapping[str, Tensor]
-    ) -> Model: ...
+        self,
+        config: Any,
+        weights: Any,
+        ops: Ops,
+        state: Mapping[str, Tensor],
+        compile: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
+    ) -> Model:
+        """Bind weights, ops and state; `compile` wraps the function of a layer."""
+        ...

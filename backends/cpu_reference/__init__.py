@@ -1,1 +1,1 @@
-"""The reference backend: the ops of the table on a CPU, row-exact."""
+"""The reference backend: every op row-exact on the CPU, in float32."""

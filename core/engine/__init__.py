@@ -1,1 +1,1 @@
-"""The torch engine: a family's model bound to a backend's ops."""
+"""The torch engine: a family bound to a backend's ops, driven through `core/engine_api`."""

@@ -1,1 +1,71 @@
-"""Ops: one file an op, with its schema, shape function, reference and cases."""
+"""The op table: what a family's mathematics may call, one file an op.
+
+`Ops` is frozen and built once at start; a family holds it and never looks anything up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from tensorfold.core.ops import (
+    experts,
+    hc_join,
+    hc_split,
+    kda_blocks,
+    kda_steps,
+    latent_attention,
+    layer_norm,
+    linear,
+    linear_heads,
+    linear_parts,
+    pick_tokens,
+    pool_keys,
+    rms_norm,
+    route,
+    short_conv,
+)
+from tensorfold.core.ops.contract import Case, OpSpec
+
+__all__ = ["SPECS", "Case", "OpSpec", "Ops"]
+
+SPECS: tuple[OpSpec, ...] = (
+    linear.OP,
+    linear_parts.OP,
+    linear_heads.OP,
+    rms_norm.OP,
+    layer_norm.OP,
+    hc_split.OP,
+    hc_join.OP,
+    short_conv.OP,
+    kda_steps.OP,
+    kda_blocks.OP,
+    pool_keys.OP,
+    pick_tokens.OP,
+    latent_attention.OP,
+    route.OP,
+    experts.OP,
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ops:
+    """A backend's callables, each with the signature of its reference in `core/ops/<name>.py`."""
+
+    linear: Callable[[Tensor, Tensor], Tensor]
+    linear_parts: Callable[[Tensor, Tensor], Tensor]
+    linear_heads: Callable[[Tensor, Tensor], Tensor]
+    rms_norm: Callable[[Tensor, Tensor | None, float], Tensor]
+    layer_norm: Callable[[Tensor, Tensor, Tensor, float], Tensor]
+    hc_split: Callable[..., tuple[Tensor, Tensor, Tensor]]
+    hc_join: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+    short_conv: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+    kda_steps: Callable[..., tuple[Tensor, Tensor]]
+    kda_blocks: Callable[..., Tensor]
+    pool_keys: Callable[[Tensor, Tensor, Tensor], Tensor]
+    pick_tokens: Callable[..., Tensor]
+    latent_attention: Callable[..., Tensor]
+    route: Callable[..., tuple[Tensor, Tensor]]
+    experts: Callable[..., Tensor]

@@ -1,1 +1,1 @@
-"""GLM-5.3-Flash: linear attention, sparse attention and experts."""
+"""GLM-5.3-Flash (glm5_next): KDA, pooled sparse attention, hyper-connections, MTP."""

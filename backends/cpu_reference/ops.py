@@ -1,0 +1,196 @@
+"""The op table on the CPU: the references' mathematics in row-exact formulations.
+
+Each function has its reference's signature behind a `Products` argument; docstrings say only what
+differs. Sums inside a row run over fixed shapes, ties are broken by the lowest index, and SiLU and
+sigmoid are written out, since the library's depend on an element's place in memory.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tensorfold.backends.cpu_reference.products import Products, pad_rows
+from tensorfold.core.ops.experts import clamped_swiglu, ranges
+from tensorfold.core.ops.hc_split import sigmoid
+from tensorfold.core.ops.linear_parts import tree
+
+# Above this many rows experts run one after another on their own rows.
+DENSE_ROWS = 32
+
+
+def linear(p: Products, x_RK: Tensor, w_NK: Tensor) -> Tensor:
+    return p.rows(x_RK, w_NK)
+
+
+def by_batch(p: Products, x_RPK: Tensor, w_PKN: Tensor) -> Tensor:
+    """[R, P, K] and [P, K, N] to [P, R, N], rows padded to the tile."""
+    rows = x_RPK.shape[0]
+    return p.batch(pad_rows(x_RPK).transpose(0, 1), w_PKN)[:, :rows]
+
+
+def linear_parts(p: Products, x_RK: Tensor, w_PKN: Tensor) -> Tensor:
+    return tree(by_batch(p, x_RK.reshape(x_RK.shape[0], w_PKN.shape[0], -1), w_PKN))
+
+
+def linear_heads(p: Products, x_RHK: Tensor, w_HKN: Tensor) -> Tensor:
+    return by_batch(p, x_RHK, w_HKN).transpose(0, 1).contiguous()
+
+
+def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+    return F.rms_norm(x, x.shape[-1:], weight, eps)
+
+
+def layer_norm(x_RD: Tensor, weight_D: Tensor, bias_D: Tensor, eps: float) -> Tensor:
+    return F.layer_norm(x_RD, x_RD.shape[-1:], weight_D, bias_D, eps)
+
+
+@functools.cache
+def sum_masks(n: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """[n * n, n * n] matrices that replace a flat matrix's entries by their row and column sums."""
+    eye, ones = torch.eye(n, dtype=dtype), torch.ones(n, n, dtype=dtype)
+    return torch.kron(eye, ones), torch.kron(ones, eye)
+
+
+def sinkhorn(p: Products, comb_RM: Tensor, n: int, eps: float, iterations: int) -> Tensor:
+    """Doubly stochastic [R, n * n] from positive entries; each half-step is a product and a
+    division, which costs two small ops where sums would take three."""
+    rows_MM, columns_MM = sum_masks(n, comb_RM.dtype)
+    if not p.library:
+        for step in range(2 * iterations - 1):
+            comb_RM = comb_RM / (p.rows(comb_RM, columns_MM if step % 2 == 0 else rows_MM) + eps)
+        return comb_RM
+    rows = comb_RM.shape[0]
+    comb_RM = pad_rows(comb_RM)
+    eps_M = comb_RM.new_full((n * n,), eps)
+    total = torch.empty_like(comb_RM)
+    for step in range(2 * iterations - 1):
+        torch.addmm(eps_M, comb_RM, columns_MM if step % 2 == 0 else rows_MM, out=total)
+        comb_RM = comb_RM / total
+    return comb_RM[:rows]
+
+
+def hc_split(
+    p: Products,
+    x_RND: Tensor,
+    fn_MF: Tensor,
+    base_M: Tensor,
+    scale_3: Tensor,
+    norm_eps: float,
+    eps: float,
+    iterations: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    rows, n, _ = x_RND.shape
+    z_RM = p.rows(rms_norm(x_RND.reshape(rows, -1), None, norm_eps), fn_MF)
+    pre_RN = sigmoid(z_RM[:, :n] * scale_3[0] + base_M[:n]) + eps
+    post_RN = 2 * sigmoid(z_RM[:, n : 2 * n] * scale_3[1] + base_M[n : 2 * n])
+    comb_RNN = (z_RM[:, 2 * n :] * scale_3[2] + base_M[2 * n :]).view(rows, n, n)
+    comb_RM = (torch.softmax(comb_RNN, -1) + eps).view(rows, n * n)
+    comb_RM = sinkhorn(p, comb_RM, n, eps, iterations)
+    return p.batch(pre_RN[:, None], x_RND)[:, 0], post_RN, comb_RM.view(rows, n, n)
+
+
+def hc_join(p: Products, y_RD: Tensor, x_RND: Tensor, post_RN: Tensor, comb_RNN: Tensor) -> Tensor:
+    mixed_RND = p.batch(comb_RNN.transpose(1, 2), x_RND)
+    return mixed_RND.addcmul_(post_RN[:, :, None], y_RD[:, None])
+
+
+def short_conv(u_RC: Tensor, history_LHC: Tensor, source_RT: Tensor, taps_CT: Tensor) -> Tensor:
+    rows = torch.cat([history_LHC.flatten(0, 1), u_RC])
+    taps = taps_CT.shape[1]
+    y_RC = torch.zeros_like(u_RC)
+    for tap in range(taps):
+        y_RC = y_RC + rows.index_select(0, source_RT[:, tap]) * taps_CT[:, tap]
+    return y_RC / (1 + torch.exp(-y_RC))
+
+
+def pool_keys(keys_PMD: Tensor, gates_PMD: Tensor, ape_MD: Tensor) -> Tensor:
+    """The softmax over members is written out: members are few and lie across the row."""
+    logit_PMD = gates_PMD + ape_MD
+    raised_PMD = torch.exp(logit_PMD - logit_PMD.amax(1, keepdim=True))
+    total_PD, weighted_PD = 0, 0
+    for raised_PD, keys_PD in zip(raised_PMD.unbind(1), keys_PMD.unbind(1), strict=True):
+        total_PD = total_PD + raised_PD
+        weighted_PD = weighted_PD + raised_PD * keys_PD
+    return weighted_PD / total_PD
+
+
+def route(
+    logit_RE: Tensor, bias_E: Tensor, top: int, scale: float, normalise: bool
+) -> tuple[Tensor, Tensor]:
+    chance_RE = sigmoid(logit_RE)
+    order_RE = torch.sort(chance_RE + bias_E, dim=-1, descending=True, stable=True).indices
+    ids_RK = order_RE[:, :top].sort(-1).values
+    weight_RK = torch.gather(chance_RE, 1, ids_RK)
+    if normalise:
+        total_R = weight_RK[:, 0]
+        for pick in range(1, top):
+            total_R = total_R + weight_RK[:, pick]
+        weight_RK = weight_RK / (total_R[:, None] + 1e-20)
+    return ids_RK, weight_RK * scale
+
+
+def experts(
+    p: Products,
+    x_RD: Tensor,
+    ids_RK: Tensor,
+    weight_RK: Tensor,
+    gate_up_EDI: Tensor,
+    down_EID: Tensor,
+    limit: float,
+) -> Tensor:
+    """Few rows run every expert in one batched product, the others' weights being zero; many rows
+    run each expert on its own rows. Both give a row the same bits."""
+    if p.library and x_RD.shape[0] <= DENSE_ROWS:
+        return experts_dense(p, x_RD, ids_RK, weight_RK, gate_up_EDI, down_EID, limit)
+    return experts_apart(p, x_RD, ids_RK, weight_RK, gate_up_EDI, down_EID, limit)
+
+
+def experts_dense(
+    p: Products,
+    x_RD: Tensor,
+    ids_RK: Tensor,
+    weight_RK: Tensor,
+    gate_up_EDI: Tensor,
+    down_EID: Tensor,
+    limit: float,
+) -> Tensor:
+    rows, num_experts = x_RD.shape[0], gate_up_EDI.shape[0]
+    x_RD = pad_rows(x_RD)
+    weight_RE = weight_RK.new_zeros(x_RD.shape[0], num_experts)
+    weight_RE[:rows].scatter_(1, ids_RK, weight_RK)
+    hidden_ERI = clamped_swiglu(p.batch(x_RD.expand(num_experts, -1, -1), gate_up_EDI), limit)
+    out_ERD = p.batch(hidden_ERI, down_EID) * weight_RE.T[:, :, None]
+    parts = ranges(num_experts)
+    out_PERD = out_ERD.view(parts, num_experts // parts, *x_RD.shape)
+    sums_PRD = out_PERD[:, 0]
+    for expert in range(1, num_experts // parts):
+        sums_PRD = sums_PRD + out_PERD[:, expert]
+    return tree(sums_PRD)[:rows]
+
+
+def experts_apart(
+    p: Products,
+    x_RD: Tensor,
+    ids_RK: Tensor,
+    weight_RK: Tensor,
+    gate_up_EDI: Tensor,
+    down_EID: Tensor,
+    limit: float,
+) -> Tensor:
+    num_experts = gate_up_EDI.shape[0]
+    parts = ranges(num_experts)
+    sums_PRD = x_RD.new_zeros(parts, *x_RD.shape)
+    for expert in range(num_experts):
+        row, pick = (ids_RK == expert).nonzero(as_tuple=True)
+        if not len(row):
+            continue
+        picked_1RD = pad_rows(x_RD[row])[None]
+        hidden_1RI = clamped_swiglu(p.batch(picked_1RD, gate_up_EDI[expert][None]), limit)
+        out_RD = p.batch(hidden_1RI, down_EID[expert][None])[0, : len(row)]
+        sums_RD = sums_PRD[expert * parts // num_experts]
+        sums_RD.index_add_(0, row, weight_RK[row, pick, None] * out_RD)
+    return tree(sums_PRD)

@@ -1,0 +1,41 @@
+"""This backend's candidates for every op: library products first, fixed tiles behind them."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from tensorfold.backends.cpu_reference import ops, recurrence, sparse
+from tensorfold.backends.cpu_reference.products import LIBRARY, TILES
+from tensorfold.core.engine.optable import Candidate, Candidates
+
+BY_PRODUCT = {
+    "linear": ops.linear,
+    "linear_parts": ops.linear_parts,
+    "linear_heads": ops.linear_heads,
+    "hc_split": ops.hc_split,
+    "hc_join": ops.hc_join,
+    "kda_steps": recurrence.kda_steps,
+    "kda_blocks": recurrence.kda_blocks,
+    "pick_tokens": sparse.pick_tokens,
+    "latent_attention": sparse.latent_attention,
+    "experts": ops.experts,
+}
+WITHOUT = {
+    "rms_norm": ops.rms_norm,
+    "layer_norm": ops.layer_norm,
+    "short_conv": ops.short_conv,
+    "pool_keys": ops.pool_keys,
+    "route": ops.route,
+}
+
+
+def candidates() -> Candidates:
+    found: dict[str, tuple[Candidate, ...]] = {}
+    for name, function in BY_PRODUCT.items():
+        found[name] = tuple(
+            Candidate(label=p.label, call=partial(function, p), library=p.library)
+            for p in (LIBRARY, TILES)
+        )
+    for name, function in WITHOUT.items():
+        found[name] = (Candidate(label="written out", call=function),)
+    return found

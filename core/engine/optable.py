@@ -1,0 +1,65 @@
+"""Choosing an op table: every op's candidates in order of preference, the last one guaranteed.
+
+A candidate that rests on a library product is used only if the load-time check shows, on the
+shapes that the model really calls it with, that a row's bits do not depend on its company.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from tensorfold.core.ops import SPECS, Ops
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Candidate:
+    """One implementation of an op. `library` ones must pass the load-time check."""
+
+    label: str
+    call: Callable[..., Any]
+    library: bool = False
+
+
+Candidates = Mapping[str, Sequence[Candidate]]
+
+
+def complete(candidates: Candidates) -> None:
+    names = {spec.name for spec in SPECS}
+    assert set(candidates) == names, names ^ set(candidates)
+    for name, choices in candidates.items():
+        assert choices and not choices[-1].library, f"{name} has no guaranteed form"
+
+
+def table(chosen: Mapping[str, Callable[..., Any]]) -> Ops:
+    return Ops(**{item.name: chosen[item.name] for item in fields(Ops)})
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One distinct call of an op that a model made: its name and arguments."""
+
+    name: str
+    args: tuple[Any, ...]
+
+
+def shape_key(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(tuple(arg.shape) if hasattr(arg, "shape") else arg for arg in args)
+
+
+def recording(candidates: Candidates, calls: dict[tuple[Any, ...], Call]) -> Ops:
+    """A table of first candidates that notes each distinct call, by name and shapes."""
+
+    def recorder(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any) -> Any:
+            key = (name, *shape_key(args))
+            if key not in calls:
+                # Buffers change after the call: the check needs them as the op saw them.
+                kept = tuple(arg.clone() if hasattr(arg, "clone") else arg for arg in args)
+                calls[key] = Call(name, kept)
+            return call(*args)
+
+        return run
+
+    return table({name: recorder(name, choices[0].call) for name, choices in candidates.items()})

@@ -1,0 +1,221 @@
+"""config.json of a glm5_next checkpoint, read key by key (spec glm53, section 1).
+
+What this family cannot run is refused by key and value; keys that do not reach the text model's
+mathematics are left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tensorfold.core.errors import StartError
+
+LINEAR = "linear_attention"
+SPARSE = ("deepseek_sparse_attention", "indexed_attention")
+GRID = 64
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Config:
+    """Sizes and constants of the text model; names follow the checkpoint's keys where they can."""
+
+    vocab_size: int
+    hidden_size: int
+    layers: int
+    linear: tuple[bool, ...]  # a layer: KDA, else DSA
+    dense: tuple[bool, ...]  # a layer: dense MLP, else experts
+    mtp_layers: int
+    intermediate_size: int
+    context: int
+    norm_eps: float
+    swiglu_limit: float
+    end_ids: tuple[int, ...]
+    # MLA
+    heads: int
+    q_rank: int
+    kv_rank: int
+    nope: int
+    v_size: int
+    # index
+    index_heads: int
+    index_size: int
+    index_top: int  # pools kept
+    pool: int
+    # KDA
+    kda_heads: int
+    kda_size: int
+    conv: int
+    gate_bound: float
+    # experts
+    experts: int
+    experts_per_token: int
+    shared_experts: int
+    expert_size: int
+    routed_scale: float
+    normalise: bool
+    # hyper-connections
+    streams: int
+    sinkhorn: int
+    hc_eps: float
+
+
+class Reader:
+    """Takes keys out of one object of config.json, naming key and value in what it refuses."""
+
+    def __init__(self, values: Mapping[str, Any], where: str) -> None:
+        self.values = values
+        self.where = where
+
+    def refuse(self, key: str, why: str) -> StartError:
+        shown = repr(self.values.get(key, "absent"))
+        return StartError(f"config.json: {self.where}{key} is {shown}: {why}")
+
+    def size(self, key: str, least: int = 1) -> int:
+        value = self.values.get(key)
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise self.refuse(key, f"a whole number of at least {least} is needed")
+        return value
+
+    def number(self, key: str) -> float:
+        value = self.values.get(key)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self.refuse(key, "a number is needed")
+        return float(value)
+
+    def flag(self, key: str) -> bool:
+        value = self.values.get(key)
+        if not isinstance(value, bool):
+            raise self.refuse(key, "true or false is needed")
+        return value
+
+    def names(self, key: str, length: int, allowed: tuple[str, ...]) -> tuple[str, ...]:
+        value = self.values.get(key)
+        if not isinstance(value, list) or len(value) != length:
+            raise self.refuse(key, f"a list of {length} names is needed")
+        for name in value:
+            if name not in allowed:
+                raise self.refuse(key, f"{name!r} is none of {', '.join(allowed)}")
+        return tuple(value)
+
+    def only(self, key: str, *allowed: Any) -> None:
+        """The key must be absent or hold one of these values; all else is not supported."""
+        if key in self.values and self.values[key] not in allowed:
+            wanted = " or ".join(repr(value) for value in allowed)
+            raise self.refuse(key, f"only {wanted} is supported")
+
+    def inside(self, key: str) -> Reader:
+        value = self.values.get(key)
+        if not isinstance(value, dict):
+            raise self.refuse(key, "an object is needed")
+        return Reader(value, f"{self.where}{key}.")
+
+
+def check_supported(text: Reader) -> None:
+    """Refuse what would change the mathematics and is not built."""
+    text.only("attention_bias", False)
+    text.only("qk_rope_head_dim", 0)
+    text.only("mla_use_nope", True)
+    text.only("tie_word_embeddings", False)
+    text.only("hidden_act", "silu")
+    text.only("scoring_func", "sigmoid")
+    text.only("topk_method", "noaux_tc")
+    text.only("n_group", 1, None)
+    text.only("topk_group", 1, None)
+    text.only("index_kpool_compress", True)
+    text.only("index_kpool_always_select_tail", True)
+    text.only("mhc", True)
+    text.only("rope_parameters", None)
+    text.only("rope_scaling", None)
+    text.only("quantization_config", None)
+
+
+def end_ids(text: Reader, vocab: int) -> tuple[int, ...]:
+    value = text.values.get("eos_token_id")
+    ids = value if isinstance(value, list) else [] if value is None else [value]
+    for token in ids:
+        if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < vocab:
+            raise text.refuse("eos_token_id", f"token ids below vocab_size {vocab} are needed")
+    return tuple(ids)
+
+
+def check_kinds(text: Reader, linear: Reader, kinds: tuple[str, ...]) -> None:
+    """The layer lists of linear_attn_config must tell the same story as layer_types."""
+    wanted = {
+        "kda_layers": [i for i, kind in enumerate(kinds) if kind == LINEAR],
+        "full_attn_layers": [i for i, kind in enumerate(kinds) if kind != LINEAR],
+    }
+    for key, value in wanted.items():
+        if key in linear.values and linear.values[key] != value:
+            raise linear.refuse(key, f"layer_types says {value}")
+    if "indexer_types" in text.values:
+        text.names("indexer_types", len(kinds), ("full",))
+
+
+def read(raw: Mapping[str, Any]) -> Config:
+    """The config of a checkpoint; raises `StartError` naming key and value."""
+    top = Reader(raw, "")
+    top.only("tie_word_embeddings", False)
+    top.only("quantization_config", None)
+    text = top.inside("text_config") if "text_config" in raw else top
+    check_supported(text)
+    layers = text.size("num_hidden_layers")
+    kinds = text.names("layer_types", layers, (LINEAR, *SPARSE))
+    mlps = text.names("mlp_layer_types", layers, ("dense", "sparse"))
+    linear = text.inside("linear_attn_config")
+    check_kinds(text, linear, kinds)
+    pool, top_tokens = text.size("index_kpool"), text.size("index_topk")
+    if top_tokens % pool:
+        raise text.refuse("index_topk", f"a multiple of index_kpool {pool} is needed")
+    if GRID % pool:
+        raise text.refuse("index_kpool", f"a divisor of {GRID} is needed")
+    vocab = text.size("vocab_size")
+    config = Config(
+        vocab_size=vocab,
+        hidden_size=text.size("hidden_size"),
+        layers=layers,
+        linear=tuple(kind == LINEAR for kind in kinds),
+        dense=tuple(kind == "dense" for kind in mlps),
+        mtp_layers=text.size("num_nextn_predict_layers", 0),
+        intermediate_size=text.size("intermediate_size"),
+        context=text.size("max_position_embeddings"),
+        norm_eps=text.number("rms_norm_eps"),
+        swiglu_limit=text.number("swiglu_limit"),
+        end_ids=end_ids(text, vocab),
+        heads=text.size("num_attention_heads"),
+        q_rank=text.size("q_lora_rank"),
+        kv_rank=text.size("kv_lora_rank"),
+        nope=text.size("qk_nope_head_dim"),
+        v_size=text.size("v_head_dim"),
+        index_heads=text.size("index_n_heads"),
+        index_size=text.size("index_head_dim"),
+        index_top=top_tokens // pool,
+        pool=pool,
+        kda_heads=linear.size("num_heads"),
+        kda_size=linear.size("head_dim"),
+        conv=linear.size("short_conv_kernel_size", 2),
+        gate_bound=linear.number("gate_lower_bound"),
+        experts=text.size("n_routed_experts"),
+        experts_per_token=text.size("num_experts_per_tok"),
+        shared_experts=text.size("n_shared_experts"),
+        expert_size=text.size("moe_intermediate_size"),
+        routed_scale=text.number("routed_scaling_factor"),
+        normalise=text.flag("norm_topk_prob"),
+        streams=text.size("hc_mult"),
+        sinkhorn=text.size("hc_sinkhorn_iters"),
+        hc_eps=text.number("hc_eps"),
+    )
+    check_sizes(config, text, linear)
+    return config
+
+
+def check_sizes(config: Config, text: Reader, linear: Reader) -> None:
+    if config.experts_per_token > config.experts:
+        raise text.refuse("num_experts_per_tok", f"there are {config.experts} experts")
+    if config.mtp_layers > 1:
+        raise text.refuse("num_nextn_predict_layers", "only 0 or 1 is supported")
+    if not config.gate_bound < 0:
+        raise linear.refuse("gate_lower_bound", "a negative number is needed")
+    text.only("num_key_value_heads", config.heads)
+    text.only("qk_head_dim", config.nope)

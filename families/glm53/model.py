@@ -1,0 +1,82 @@
+"""The text model bound to weights, ops and state (spec glm53, 2.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from tensorfold.core.family_api import Rows
+from tensorfold.core.ops import Ops
+from tensorfold.families.glm53 import block, plan
+from tensorfold.families.glm53.attention import Pending, kda_settle
+from tensorfold.families.glm53.config import Config
+from tensorfold.families.glm53.plan import Plan
+from tensorfold.families.glm53.state import DsaState, KdaState, layer_state
+from tensorfold.families.glm53.weights import Weights
+
+Compile = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+class Glm53:
+    """A `family_api.Model`. `lists` holds the token lists of the last forward, by DSA layer."""
+
+    def __init__(
+        self,
+        config: Config,
+        weights: Weights,
+        ops: Ops,
+        state: Mapping[str, Tensor],
+        compile: Compile | None = None,
+    ) -> None:
+        self.config = config
+        self.weights = weights
+        self.ops = ops
+        self.state = [
+            layer_state(state, index, linear) for index, linear in enumerate(config.linear)
+        ]
+        self.run_layer = compile(block.layer) if compile else block.layer
+        self.pending: list[Pending | None] = []
+        self.lists: dict[int, Tensor] = {}
+
+    def plan(self, rows: Rows) -> Plan:
+        for state in self.state:
+            if isinstance(state, DsaState):
+                tail, pool_slots = state.tail_LTE.shape[1], state.pools_SD.shape[0]
+                return plan.make(self.config, rows, tail=tail, pool_slots=pool_slots)
+        return plan.make(self.config, rows, tail=self.config.pool, pool_slots=1)
+
+    def forward(self, rows: Rows) -> Tensor:
+        """Final-normed hidden rows [R, D]; KDA state of windows is left pending."""
+        config, ops = self.config, self.ops
+        made = self.plan(rows)
+        embedded_RD = self.weights.embed[rows.ids_R]
+        x_RND = embedded_RD[:, None].expand(-1, config.streams, -1).contiguous()
+        self.pending, self.lists = [], {}
+        for index, (w, state) in enumerate(zip(self.weights.layers, self.state, strict=True)):
+            x_RND, extra = self.run_layer(config, ops, w, state, made, rows, x_RND)
+            self.pending.append(extra if isinstance(extra, Pending) else None)
+            if isinstance(state, DsaState):
+                self.lists[index] = extra
+        hidden_RD = x_RND.sum(1) * (1 / config.streams)
+        return ops.rms_norm(hidden_RD, self.weights.norm, config.norm_eps)
+
+    def prompt(self, rows: Rows) -> Tensor:
+        assert rows.blocks_NT is not None
+        return self.forward(rows)
+
+    def window(self, rows: Rows) -> Tensor:
+        assert rows.rows_BW is not None
+        return self.forward(rows)
+
+    def settle(self, rows: Rows, accepted_B: Tensor) -> None:
+        source_BH = plan.history_sources(rows, accepted_B, self.config.conv - 1)
+        for state, pending in zip(self.state, self.pending, strict=True):
+            if isinstance(state, KdaState):
+                assert pending is not None
+                kda_settle(state, pending, rows, accepted_B, source_BH)
+        self.pending = []
+
+    def logits(self, hidden_RD: Tensor) -> Tensor:
+        return self.ops.linear(hidden_RD, self.weights.head)

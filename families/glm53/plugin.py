@@ -1,0 +1,80 @@
+"""The family as the plugin seam sees it; imports no torch until a model is built."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tensorfold.core.family_api import Family, Model, TensorSpec
+from tensorfold.core.state_spec import StateSpec
+from tensorfold.families.glm53 import config as configs
+from tensorfold.families.glm53 import names, state
+from tensorfold.families.glm53.chat import CHAT
+from tensorfold.plugins import hookimpl
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from tensorfold.core.ops import Ops
+
+
+class Glm53Family:
+    """GLM-5.3-Flash, text part."""
+
+    name = "glm53"
+    model_types = ("glm5_next", "glm5_next_text")
+    grid = configs.GRID
+    chat = CHAT
+
+    def bundled(self) -> Mapping[str, Path]:
+        folder = Path(__file__).parent / "tiny"
+        return {"tiny-glm53": folder} if (folder / "config.json").exists() else {}
+
+    def config(self, raw: Mapping[str, Any]) -> configs.Config:
+        return configs.read(raw)
+
+    def vocab_size(self, config: configs.Config) -> int:
+        return config.vocab_size
+
+    def context(self, config: configs.Config) -> int:
+        return config.context
+
+    def end_ids(self, config: configs.Config) -> tuple[int, ...]:
+        return config.end_ids
+
+    def tensors(self, config: configs.Config) -> Sequence[TensorSpec]:
+        return names.tensors(config)
+
+    def ignored(self, name: str) -> bool:
+        return name.startswith(names.VISION)
+
+    def state_spec(
+        self, config: configs.Config, *, window_rows: int, drafts: bool = False
+    ) -> StateSpec:
+        return state.spec(config, window_rows=window_rows, drafts=drafts)
+
+    def weights(self, config: configs.Config, tensors: Mapping[str, Tensor]) -> Any:
+        from tensorfold.families.glm53.weights import assemble
+
+        return assemble(config, tensors)
+
+    def model(
+        self,
+        config: configs.Config,
+        weights: Any,
+        ops: Ops,
+        state: Mapping[str, Tensor],
+        compile: Any = None,
+    ) -> Model:
+        from tensorfold.families.glm53.model import Glm53
+
+        return Glm53(config, weights, ops, state, compile)
+
+
+FAMILY = Glm53Family()
+
+
+@hookimpl
+def register_families() -> list[Family]:
+    return [FAMILY]
