@@ -27,7 +27,7 @@ def read_object(path: Path, most_bytes: int) -> dict[str, Any]:
         size = path.stat().st_size
         if size > most_bytes:
             raise StartError(f"{path} is {size} bytes, more than the {most_bytes} it may be")
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = parse_json(path.read_bytes())
     except OSError as error:
         raise StartError(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
@@ -35,3 +35,25 @@ def read_object(path: Path, most_bytes: int) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise StartError(f"{path} holds {type(value).__name__}, not a JSON object")
     return value
+
+
+def parse_json(raw: bytes) -> Any:
+    """Untrusted JSON; a name given twice in one object is a `ValueError` too."""
+    return json.loads(raw.decode("utf-8"), object_pairs_hook=without_duplicates)
+
+
+def without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"it names {name!r} twice")
+        found[name] = value
+    return found
+
+
+def declared_dtype(config: dict[str, Any]) -> str | None:
+    """The dtype that a config says its weights have, or none."""
+    text = config.get("text_config")
+    places = [config, text] if isinstance(text, dict) else [config]
+    found = [place.get(key) for place in places for key in ("dtype", "torch_dtype")]
+    return next((value for value in found if isinstance(value, str)), None)
