@@ -1,1 +1,1 @@
-"""The HTTP server: routes, wire formats and streams."""
+"""HTTP: parse, check, answer in OpenAI's words; no tensors."""

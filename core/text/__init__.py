@@ -1,1 +1,18 @@
-"""Text: tokenizer, chat templates and the sections of a reply."""
+"""Messages to ids, ids to text, reasoning apart from content; no tensors."""
+
+from tensorfold.core.text.reader import Markers, Part, Reader, ReadingRules, ends_at_stop
+from tensorfold.core.text.text import Defaults, Prompt, Text, load_text
+from tensorfold.core.text.tokenizer import Vocabulary
+
+__all__ = [
+    "Defaults",
+    "Markers",
+    "Part",
+    "Prompt",
+    "Reader",
+    "ReadingRules",
+    "Text",
+    "Vocabulary",
+    "ends_at_stop",
+    "load_text",
+]

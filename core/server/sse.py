@@ -1,0 +1,112 @@
+"""Server-sent events: one JSON an event, comments while nothing comes, one slow reader dropped."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from contextlib import suppress
+from typing import Any
+
+from aiohttp import web
+
+from tensorfold.core.errors import RequestError
+
+LOG = logging.getLogger("tensorfold.server")
+HEADERS = {
+    "Content-Type": "text/event-stream; charset=utf-8",
+    "Cache-Control": "no-cache",
+    "X-Accel-Buffering": "no",
+}
+# Line ends to some readers, and to no JSON writer.
+LINE_ENDS = {ord(one): f"\\u{ord(one):04x}" for one in "\u0085\u2028\u2029"}
+# Bytes that may wait in the transport before the reader is waited for.
+MOST_WAITING = 64 << 10
+# Above what waits by our own rule, so that no write blocks in the library.
+TRANSPORT_LIMIT = 4 << 20
+POLL_SECONDS = 0.02
+
+
+class ReaderGone(Exception):
+    """The stream's reader has left, or has taken nothing for too long."""
+
+
+def dumps(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def error_object(error: RequestError) -> dict[str, Any]:
+    """OpenAI's error shape."""
+    return {
+        "error": {
+            "message": error.message,
+            "type": error.kind,
+            "param": error.param,
+            "code": error.code,
+        }
+    }
+
+
+class EventStream:
+    """One open stream. Every write ends within `reader_timeout` of the reader's last taking."""
+
+    def __init__(self, request: web.Request, reader_timeout: float) -> None:
+        self.request = request
+        self.reader_timeout = reader_timeout
+        self.response = web.StreamResponse(headers=HEADERS)
+
+    async def open(self) -> None:
+        await self.response.prepare(self.request)
+        transport = self.request.transport
+        if transport is None:
+            raise ReaderGone("the reader left")
+        self.transport = transport
+        self.transport.set_write_buffer_limits(high=TRANSPORT_LIMIT)
+
+    async def send(self, value: Any) -> None:
+        await self.write(f"data: {dumps(value).translate(LINE_ENDS)}\n\n")
+
+    async def comment(self) -> None:
+        await self.write(": ping\n\n")
+
+    async def fail(self, error: RequestError) -> None:
+        """Tell an error and close; no finish reason is made up, and no [DONE] follows."""
+        with suppress(ReaderGone, ConnectionError):
+            await self.send(error_object(error))
+            await self.response.write_eof()
+
+    async def done(self) -> None:
+        await self.write("data: [DONE]\n\n")
+        await self.response.write_eof()
+
+    async def write(self, text: str) -> None:
+        if self.waiting() > MOST_WAITING:
+            await self.wait_for_reader()
+        try:
+            async with asyncio.timeout(self.reader_timeout):
+                await self.response.write(text.encode())
+        except TimeoutError:
+            self.drop()
+        except ConnectionError:
+            raise ReaderGone("the reader left") from None
+
+    def waiting(self) -> int:
+        return self.transport.get_write_buffer_size()
+
+    async def wait_for_reader(self) -> None:
+        """Return once the reader has taken half of what may wait; drop it if it takes nothing."""
+        clock = asyncio.get_running_loop().time
+        left, since = self.waiting(), clock()
+        while left > MOST_WAITING // 2:
+            await asyncio.sleep(POLL_SECONDS)
+            now = self.waiting()
+            if now < left:
+                since = clock()
+            elif clock() - since > self.reader_timeout:
+                self.drop()
+            left = now
+
+    def drop(self) -> None:
+        """Close the connection at once: what waits for this reader is thrown away."""
+        self.transport.abort()
+        raise ReaderGone(f"the reader took nothing for {self.reader_timeout:g} s")

@@ -1,0 +1,78 @@
+"""Finding given strings in text that comes piece by piece.
+
+The verdict does not depend on how the text was cut: it is a function of the characters alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+def borders(text: str) -> list[int]:
+    """For every prefix, the length of its longest proper suffix that is a prefix (Knuth, Morris,
+    Pratt 1977)."""
+    table = [0] * len(text)
+    length = 0
+    for index in range(1, len(text)):
+        while length and text[index] != text[length]:
+            length = table[length - 1]
+        if text[index] == text[length]:
+            length += 1
+        table[index] = length
+    return table
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Found:
+    """`before` is text that precedes the string, `text` the string, `after` the rest."""
+
+    before: str
+    text: str
+    after: str
+
+
+class Finder:
+    """Watches for the first of some strings to be complete, and of several complete at once the
+    longest. Holds back only what may still become one of them."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        assert all(texts), texts
+        self.texts = tuple(texts)
+        self.tables = [borders(text) for text in self.texts]
+        self.states = [0] * len(self.texts)
+        self.held = ""
+
+    def feed(self, piece: str) -> str | Found:
+        """Text that can no longer be part of a match, or the match. After a match, feed no more."""
+        for index, character in enumerate(piece):
+            if matched := self.step(character):
+                seen = self.held + piece[: index + 1]
+                self.held = ""
+                end = len(seen) - len(matched)
+                return Found(before=seen[:end], text=matched, after=piece[index + 1 :])
+        seen = self.held + piece
+        keep = max(self.states, default=0)
+        free = len(seen) - keep
+        self.held = seen[free:]
+        return seen[:free]
+
+    def step(self, character: str) -> str:
+        """Advance every string by one character; the longest one that is now complete, or ''."""
+        matched = ""
+        for index, text in enumerate(self.texts):
+            state = self.states[index]
+            while state and text[state] != character:
+                state = self.tables[index][state - 1]
+            if text[state] == character:
+                state += 1
+            if state == len(text):
+                state = self.tables[index][state - 1]
+                matched = max(matched, text, key=len)
+            self.states[index] = state
+        return matched
+
+    def flush(self) -> str:
+        """What was held back, once nothing more comes."""
+        held, self.held = self.held, ""
+        return held
