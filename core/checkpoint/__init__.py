@@ -1,8 +1,8 @@
 """Checkpoints: safetensors headers and shards, read with every check before a byte is mapped."""
 
 from tensorfold.core.checkpoint.config import read_config
+from tensorfold.core.checkpoint.digests import identity
 from tensorfold.core.checkpoint.folder import Checkpoint, open_checkpoint
 from tensorfold.core.checkpoint.header import Shard, Stored
-from tensorfold.core.checkpoint.identity import identity
 
 __all__ = ["Checkpoint", "Shard", "Stored", "identity", "open_checkpoint", "read_config"]
