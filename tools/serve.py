@@ -63,7 +63,7 @@ def serve(asked: str, flags: Mapping[str, Any], environ: Mapping[str, str]) -> i
     from tensorfold.core.server.app import run
 
     name = settings.name or model.name
-    with StatusLine(sys.stderr) as line:
+    with StatusLine(sys.stderr, settings.log) as line:
         return run(
             engine=engine,
             text=text,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from tensorfold.core.backend_api import Progress, no_progress
 from tensorfold.core.lane_host.stream import HostStats
+from tensorfold.tools.ask import BASE
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 
 # A load that is over sooner shows no bar.
 PATIENCE_SECONDS = 0.5
+# The speed is told over this long.
+SPEED_SECONDS = 1.0
 
 
 class LoadBar:
@@ -60,15 +64,29 @@ def load_bar(stream: TextIO, title: str) -> Iterator[Progress]:
 
 
 class StatusLine:
-    """One line that is redrawn while the server runs; on no terminal only the address is told."""
+    """The server's log and, on a terminal, one line below it that is redrawn while it runs."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, level: str) -> None:
         self.stream = stream
+        self.level = level.upper()
         self.status: Status | None = None
         self.tokens = 0
         self.at = time.monotonic()
+        self.speed = 0.0
 
     def __enter__(self) -> StatusLine:
+        handler: logging.Handler = logging.StreamHandler(self.stream)
+        if self.stream.isatty():
+            from rich.console import Console
+            from rich.logging import RichHandler
+
+            # The log goes through the line's own console, which keeps the two apart.
+            console = Console(file=self.stream)
+            handler = RichHandler(console=console, show_path=False)
+            self.status = console.status("loaded")
+        else:
+            handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        logging.basicConfig(level=self.level, handlers=[handler], force=True)
         return self
 
     def __exit__(
@@ -80,24 +98,31 @@ class StatusLine:
         if self.status is not None:
             self.status.stop()
 
-    def ready(self, words: str) -> None:
-        """Tell that the server serves, and start the line."""
-        print(words, file=self.stream, flush=True)
-        if self.stream.isatty():
-            from rich.console import Console
-
-            self.status = Console(file=self.stream).status("no request yet")
+    def ready(self, address: str) -> None:
+        """Tell where the server listens, and start the line."""
+        base = "" if address == BASE else f" --base {address}"
+        print(
+            f'Ready at {address}/v1. Try: tensorfold ask "Hello"{base}. Ctrl-C ends it.',
+            file=self.stream,
+            flush=True,
+        )
+        if self.status is not None:
             self.status.start()
 
     def show(self, stats: HostStats) -> None:
-        """Redraw the line from the host's figures; called about once a second."""
+        """Redraw the line from the host's figures, a few times a second."""
         if self.status is None:
             return
-        now = time.monotonic()
-        speed = (stats.tokens - self.tokens) / max(now - self.at, 1e-3)
-        self.tokens, self.at = stats.tokens, now
-        self.status.update(
-            f"{stats.live} live, {stats.filling} filling, {stats.waiting} waiting, "
-            f"{speed:.0f} tok/s; {stats.finished} finished, {stats.failed} failed, "
-            f"{stats.aborted} aborted"
-        )
+        passed = time.monotonic() - self.at
+        if passed >= SPEED_SECONDS:
+            self.speed = (stats.tokens - self.tokens) / passed
+            self.tokens, self.at = stats.tokens, self.at + passed
+        self.status.update(line(stats, self.speed))
+
+
+def line(stats: HostStats, speed: float) -> str:
+    """The host's figures in a line."""
+    return (
+        f"{stats.live} live, {stats.filling} filling, {stats.waiting} waiting, {speed:.0f} tok/s; "
+        f"{stats.finished} finished, {stats.failed} failed, {stats.aborted} aborted"
+    )
