@@ -44,8 +44,18 @@ def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
     return F.rms_norm(x, x.shape[-1:], weight, eps)
 
 
+def rms_norm_apart(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+    """Each row in a call of its own: the fallback."""
+    return torch.stack([rms_norm(row[None], weight, eps)[0] for row in x])
+
+
 def layer_norm(x_RD: Tensor, weight_D: Tensor, bias_D: Tensor, eps: float) -> Tensor:
     return F.layer_norm(x_RD, x_RD.shape[-1:], weight_D, bias_D, eps)
+
+
+def layer_norm_apart(x_RD: Tensor, weight_D: Tensor, bias_D: Tensor, eps: float) -> Tensor:
+    """Each row in a call of its own: the fallback."""
+    return torch.stack([layer_norm(row[None], weight_D, bias_D, eps)[0] for row in x_RD])
 
 
 @functools.cache
@@ -84,7 +94,8 @@ def hc_split(
     iterations: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
     rows, n, _ = x_RND.shape
-    z_RM = p.rows(rms_norm(x_RND.reshape(rows, -1), None, norm_eps), fn_MF)
+    norm = rms_norm if p.library else rms_norm_apart
+    z_RM = p.rows(norm(x_RND.reshape(rows, -1), None, norm_eps), fn_MF)
     pre_RN = sigmoid(z_RM[:, :n] * scale_3[0] + base_M[:n]) + eps
     post_RN = 2 * sigmoid(z_RM[:, n : 2 * n] * scale_3[1] + base_M[n : 2 * n])
     comb_RNN = (z_RM[:, 2 * n :] * scale_3[2] + base_M[2 * n :]).view(rows, n, n)

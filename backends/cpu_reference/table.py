@@ -20,9 +20,11 @@ BY_PRODUCT = {
     "latent_attention": sparse.latent_attention,
     "experts": ops.experts,
 }
+NORMS = {
+    "rms_norm": (ops.rms_norm, ops.rms_norm_apart),
+    "layer_norm": (ops.layer_norm, ops.layer_norm_apart),
+}
 WITHOUT = {
-    "rms_norm": ops.rms_norm,
-    "layer_norm": ops.layer_norm,
     "short_conv": ops.short_conv,
     "pool_keys": ops.pool_keys,
     "route": ops.route,
@@ -35,6 +37,11 @@ def candidates() -> Candidates:
         found[name] = tuple(
             Candidate(label=p.label, call=partial(function, p), library=p.library)
             for p in (LIBRARY, TILES)
+        )
+    for name, (library, apart) in NORMS.items():
+        found[name] = (
+            Candidate(label="library norm", call=library, library=True),
+            Candidate(label="one row at a time", call=apart),
         )
     for name, function in WITHOUT.items():
         found[name] = (Candidate(label="written out", call=function),)

@@ -23,12 +23,16 @@ class Run(NamedTuple):
     start: int
 
 
-def width_of(seen: int, context: int, least: int = 64) -> int:
-    """`seen` tokens rounded up to one of few sizes: `least` doubled, at most the context's pages."""
-    width = least
-    while width < seen:
-        width *= 2
-    return min(width, -(-context // least) * least)
+def widths(context: int, least: int = 64) -> list[int]:
+    """The few sizes that visible tokens are rounded up to: `least`, doubled up to the context."""
+    found = [least]
+    while found[-1] < context:
+        found.append(min(2 * found[-1], padded(context, least)))
+    return found
+
+
+def width_of(seen: int, context: int) -> int:
+    return next(width for width in widths(context) if width >= seen)
 
 
 def padded(rows: int, tile: int) -> int:

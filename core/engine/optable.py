@@ -6,9 +6,11 @@ shapes that the model really calls it with, that a row's bits do not depend on i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
+
+from torch import Tensor
 
 from tensorfold.core.ops import SPECS, Ops
 
@@ -29,7 +31,8 @@ def complete(candidates: Candidates) -> None:
     names = {spec.name for spec in SPECS}
     assert set(candidates) == names, names ^ set(candidates)
     for name, choices in candidates.items():
-        assert choices and not choices[-1].library, f"{name} has no guaranteed form"
+        assert choices, name
+        assert not choices[-1].library, f"{name} has no guaranteed form"
 
 
 def table(chosen: Mapping[str, Callable[..., Any]]) -> Ops:
@@ -45,19 +48,28 @@ class Call:
 
 
 def shape_key(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(tuple(arg.shape) if hasattr(arg, "shape") else arg for arg in args)
+    return tuple(tuple(arg.shape) if isinstance(arg, Tensor) else arg for arg in args)
 
 
-def recording(candidates: Candidates, calls: dict[tuple[Any, ...], Call]) -> Ops:
-    """A table of first candidates that notes each distinct call, by name and shapes."""
+def recording(
+    candidates: Candidates, calls: dict[tuple[Any, ...], Call], volatile: Collection[int]
+) -> Ops:
+    """A table of first candidates that notes each distinct call, by name and shapes.
+
+    `volatile` holds the storage addresses of buffers that later calls write: they are copied, so
+    that a check sees them as the op did.
+    """
+
+    def kept(arg: Any) -> Any:
+        if isinstance(arg, Tensor) and arg.untyped_storage().data_ptr() in volatile:
+            return arg.clone()
+        return arg
 
     def recorder(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def run(*args: Any) -> Any:
             key = (name, *shape_key(args))
             if key not in calls:
-                # Buffers change after the call: the check needs them as the op saw them.
-                kept = tuple(arg.clone() if hasattr(arg, "clone") else arg for arg in args)
-                calls[key] = Call(name, kept)
+                calls[key] = Call(name, tuple(kept(arg) for arg in args))
             return call(*args)
 
         return run

@@ -1,0 +1,57 @@
+"""The CPU engine: this backend's ops behind core's torch engine, in float32."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import torch
+
+from tensorfold.backends.cpu_reference.products import TILE
+from tensorfold.backends.cpu_reference.table import candidates
+from tensorfold.core.backend_api import EngineOrder
+from tensorfold.core.engine import checks
+from tensorfold.core.engine.compile import compile_layer, library_ops
+from tensorfold.core.engine.open_engine import Compile, Device, open_torch_engine
+from tensorfold.core.engine.torch_engine import TorchEngine
+from tensorfold.core.ops import Ops
+
+NAMESPACE = "tensorfold_cpu_reference"
+
+
+def free_bytes() -> int:
+    """Memory that the system can still give, in bytes."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+
+
+def graph(ops: Ops) -> tuple[Ops, Compile]:
+    return library_ops(NAMESPACE, ops), compile_layer
+
+
+def open_engine(order: EngineOrder, *, verdict: Callable[..., bool] = checks.holds) -> TorchEngine:
+    """`verdict` judges a library product on a call; the load-time check unless a test says."""
+    if order.settings.threads:
+        torch.set_num_threads(order.settings.threads)
+    device = Device(
+        backend="cpu-reference",
+        candidates=candidates(),
+        device=torch.device("cpu"),
+        dtype=torch.float32,
+        tile=TILE,
+        free_bytes=free_bytes(),
+        # The library's kernels follow the processor and the number of threads.
+        bits={
+            "threads": torch.get_num_threads(),
+            "cpu": torch.backends.cpu.get_cpu_capability(),
+        },
+        graph=graph,
+        verdict=verdict,
+    )
+    return open_torch_engine(order, device)
+
+
+def check(report: Callable[[str], None]) -> bool:
+    """The op contract, for both forms of every op."""
+    from tensorfold.core.engine.contract_check import check_backend
+
+    return check_backend("cpu-reference", candidates(), torch.device("cpu"), report)

@@ -1,0 +1,147 @@
+"""The load-time check: on the calls a model really makes, does a row keep its bits in company?
+
+Each recorded call is repeated with runs of its rows, alone and among others; each call of the
+latent attention is repeated with longer lists of unused entries. A candidate that fails anywhere
+is replaced, by name, with the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tensorfold.core.engine import batch
+from tensorfold.core.engine.optable import Call, Candidate, Candidates
+
+# Which arguments of each op hold rows, by position; the outputs' first axis follows them.
+ROW_ARGUMENTS: Mapping[str, tuple[int, ...]] = {
+    "linear": (0,),
+    "linear_parts": (0,),
+    "linear_heads": (0,),
+    "rms_norm": (0,),
+    "layer_norm": (0,),
+    "hc_split": (0,),
+    "hc_join": (0, 1, 2, 3),
+    "short_conv": (0, 2),
+    "kda_steps": (0, 1, 2, 3, 4, 5),
+    "pool_keys": (0, 1),
+    "pick_tokens": (0, 1, 4, 5),
+    "latent_attention": (0, 3, 4),
+    "route": (0,),
+    "experts": (0, 1, 2),
+}
+RUNS = ((0, 1), (1, 3), (0, 8), (5, 17), (0, 24), (8, 40), (0, 64))
+
+Same = Callable[[Any, Any], bool]
+
+
+def outputs(result: Any) -> tuple[Tensor, ...]:
+    return result if isinstance(result, tuple) else (result,)
+
+
+def rows_keep_bits(call: Call, run: Callable[..., Any]) -> bool:
+    """Whether runs of rows give the bits they have in the whole call, twice the same."""
+    positions = ROW_ARGUMENTS.get(call.name)
+    if positions is None:
+        return blocks_keep_bits(call, run)
+    args = list(call.args)
+    if call.name == "short_conv":
+        # Sources name rows of u by number: give every row a history source of its own instead.
+        args[2] = args[2] % (args[1].shape[0] * args[1].shape[1])
+    whole = outputs(run(*args))
+    if not all(map(torch.equal, whole, outputs(run(*args)))):
+        return False
+    rows = args[positions[0]].shape[0]
+    for first, last in RUNS:
+        if last > rows:
+            continue
+        part = list(args)
+        for position in positions:
+            part[position] = args[position][first:last].contiguous()
+        if not all(
+            torch.equal(small, large[first:last])
+            for small, large in zip(outputs(run(*part)), whole, strict=True)
+        ):
+            return False
+    return True
+
+
+def blocks_keep_bits(call: Call, run: Callable[..., Any]) -> bool:
+    """`kda_blocks`: the blocks in one call, and one call a block, give the same bits."""
+    *inputs, rows_NT, lane_N, state = call.args
+    whole_state, part_state = state.clone(), state.clone()
+    whole = run(*inputs, rows_NT, lane_N, whole_state)
+    part = torch.zeros_like(whole)
+    for block in range(rows_NT.shape[0]):
+        here = slice(block, block + 1)
+        part = part + run(*inputs, rows_NT[here], lane_N[here], part_state)
+    return torch.equal(whole, part) and torch.equal(whole_state, part_state)
+
+
+def lists_keep_bits(call: Call, run: Callable[..., Any], widths: Sequence[int]) -> bool:
+    """`latent_attention`: unused entries at a list's end change nothing."""
+    *before, list_RK, page, scale = call.args
+    whole = run(*before, list_RK, page, scale)
+    for width in widths:
+        missing = width - list_RK.shape[1]
+        if missing > 0:
+            longer = torch.cat([list_RK, list_RK.new_full((list_RK.shape[0], missing), -1)], 1)
+            if not torch.equal(run(*before, longer, page, scale), whole):
+                return False
+    return True
+
+
+def pools_keep_bits(call: Call, run: Callable[..., Any], widths: Sequence[int]) -> bool:
+    """`pick_tokens`: looking at more pools than any row can see changes no list."""
+    *before, width = call.args
+    whole = run(*before, width)
+    for wider in widths:
+        if wider > width:
+            more = run(*before, wider)
+            if not torch.equal(more[:, : whole.shape[1]], whole):
+                return False
+    return True
+
+
+def holds(call: Call, candidate: Candidate, widths: Sequence[int]) -> bool:
+    run = candidate.call
+    if not rows_keep_bits(call, run):
+        return False
+    if call.name == "latent_attention":
+        return lists_keep_bits(call, run, widths)
+    if call.name == "pick_tokens":
+        return pools_keep_bits(call, run, widths)
+    return True
+
+
+def choose(
+    candidates: Candidates,
+    calls: Sequence[Call],
+    context: int,
+    verdict: Callable[[Call, Candidate, Sequence[int]], bool] = holds,
+) -> tuple[dict[str, Candidate], dict[str, bool | None]]:
+    """The first candidate of each op that holds on all its calls, and each op's check.
+
+    The check is true or false of the preferred candidate, and none where nothing called the op or
+    it rests on no library product.
+    """
+    widths = batch.widths(context)
+    chosen: dict[str, Candidate] = {}
+    checks: dict[str, bool | None] = {}
+    for name, choices in candidates.items():
+        own = [call for call in calls if call.name == name]
+        checks[f"rows:{name}"] = None
+        for candidate in choices:
+            if not candidate.library:
+                chosen[name] = candidate
+                break
+            held = bool(own) and all(verdict(call, candidate, widths) for call in own)
+            if checks[f"rows:{name}"] is None and own:
+                checks[f"rows:{name}"] = held
+            if held:
+                chosen[name] = candidate
+                break
+    return chosen, checks

@@ -1,0 +1,54 @@
+"""Graph capture: the ops as `torch.library` ops, and the compiler of a layer.
+
+Under capture an op is opaque: only its shape function is looked into. Libraries of ops are made
+once a backend and process, since torch keeps them for the process's life.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any
+
+import torch
+
+from tensorfold.core.ops import SPECS, Ops
+
+
+def library_ops(namespace: str, ops: Ops) -> Ops:
+    """The same table behind `torch.ops.<namespace>`, with schemas and shape functions."""
+    library = torch.library.Library(namespace, "DEF")
+    wrapped: dict[str, Callable[..., Any]] = {}
+    specs = {spec.name: spec for spec in SPECS}
+    for item in fields(Ops):
+        spec = specs[item.name]
+        call = getattr(ops, item.name)
+        library.define(spec.name + spec.schema)
+        library.impl(spec.name, fresh_outputs(call), "CompositeExplicitAutograd")
+        torch.library.register_fake(f"{namespace}::{spec.name}", spec.shape, lib=library)
+        wrapped[spec.name] = getattr(getattr(torch.ops, namespace), spec.name).default
+    KEPT.append(library)
+    return Ops(**wrapped)
+
+
+# A library's ops live as long as the library object does.
+KEPT: list[torch.library.Library] = []
+
+
+def fresh_outputs(call: Callable[..., Any]) -> Callable[..., Any]:
+    """An op's outputs may not be views of its inputs, nor laid out otherwise than promised."""
+
+    @functools.wraps(call)
+    def run(*args: Any) -> Any:
+        result = call(*args)
+        if isinstance(result, tuple):
+            return tuple(part.contiguous() for part in result)
+        return result.contiguous()
+
+    return run
+
+
+def compile_layer(function: Callable[..., Any]) -> Callable[..., Any]:
+    """One graph a block kind, with dynamic rows and no breaks."""
+    return torch.compile(function, fullgraph=True, dynamic=True)

@@ -1,0 +1,222 @@
+"""Opening a torch engine: checkpoint, weights, storage, the load-time check, `Info`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tensorfold.core.backend_api import EngineOrder
+from tensorfold.core.checkpoint import Checkpoint, identity, open_checkpoint, read_config
+from tensorfold.core.engine import checks, optable
+from tensorfold.core.engine.optable import Candidate, Candidates
+from tensorfold.core.engine.probe import model_calls
+from tensorfold.core.engine.state import Storage, allocate, bytes_needed
+from tensorfold.core.engine.torch_engine import TorchEngine
+from tensorfold.core.engine_api import Info
+from tensorfold.core.errors import StartError
+from tensorfold.core.family_api import Family
+from tensorfold.core.ops import Ops
+from tensorfold.core.settings import fill_fields
+from tensorfold.core.state_spec import StateSpec
+
+Compile = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Device:
+    """What a torch backend brings.
+
+    `tile` is its row tile and `free_bytes` what a model and its state may take. `bits` are further
+    facts that its bits depend on. `graph` turns an op table into one that graph capture accepts,
+    and gives the compiler of a layer; it is used when the order asks for compiled forwards.
+    """
+
+    backend: str
+    candidates: Candidates
+    device: torch.device
+    dtype: torch.dtype
+    tile: int
+    free_bytes: int
+    bits: dict[str, str | int | float | bool]
+    graph: Callable[[Ops], tuple[Ops, Compile]]
+    verdict: Callable[..., bool] = checks.holds
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Loaded:
+    """A family's config and weights, and the sizes the engine will have."""
+
+    family: Family
+    config: Any
+    weights: Any
+    checkpoint: Checkpoint
+    spec: StateSpec
+    lanes: int
+    context: int
+    chunk_rows: int
+    window_rows: int
+
+
+def open_torch_engine(order: EngineOrder, device: Device) -> TorchEngine:
+    """Raises `StartError` for whatever keeps the engine from opening."""
+    assert order.folder is not None
+    assert order.family is not None
+    optable.complete(device.candidates)
+    with torch.inference_mode():
+        loaded = load(order, order.folder, order.family, device)
+        kept_bytes = order.settings.kept_bytes
+        storage = allocate(
+            loaded.spec,
+            lanes=loaded.lanes,
+            context=loaded.context,
+            kept_bytes=kept_bytes,
+            device=device.device,
+        )
+        order.progress("checking ops", 0, 0)
+        chosen, found = choose_ops(loaded, storage, device)
+        ops = optable.table({name: candidate.call for name, candidate in chosen.items()})
+        compiled: Compile | None = None
+        if order.settings.compile:
+            ops, compiled = device.graph(ops)
+        model = loaded.family.model(loaded.config, loaded.weights, ops, storage.buffers, compiled)
+    info = describe(order, loaded, device, chosen, found)
+    return TorchEngine(info=info, model=model, storage=storage, tile=device.tile)
+
+
+def load(order: EngineOrder, folder: Path, family: Family, device: Device) -> Loaded:
+    settings = order.settings
+    config = family.config(read_config(folder))
+    context = settings.context or family.context(config)
+    if context > family.context(config):
+        raise StartError(
+            f"--context is {context}, more than the {family.context(config)} tokens that "
+            "this model was made for"
+        )
+    if settings.chunk_rows % family.grid:
+        raise StartError(
+            f"--chunk-rows is {settings.chunk_rows}, not a multiple of {family.grid}, where "
+            "this family's prompts may be cut"
+        )
+    spec = family.state_spec(config, window_rows=settings.window_rows)
+    checkpoint = open_checkpoint(folder)
+    specs = family.tensors(config)
+    checkpoint.check(specs, family.ignored)
+    size = torch.finfo(device.dtype).bits // 8
+    weight_bytes = sum(size * torch.Size(spec.shape).numel() for spec in specs)
+    fit(spec, settings.lanes, context, settings.kept_bytes, device.free_bytes - weight_bytes)
+    tensors = checkpoint.load(
+        specs,
+        family.ignored,
+        dtype=device.dtype,
+        device=device.device,
+        progress=order.progress,
+    )
+    return Loaded(
+        family=family,
+        config=config,
+        weights=family.weights(config, tensors),
+        checkpoint=checkpoint,
+        spec=spec,
+        lanes=settings.lanes,
+        context=context,
+        chunk_rows=settings.chunk_rows,
+        window_rows=settings.window_rows,
+    )
+
+
+def fit(spec: StateSpec, lanes: int, context: int, kept_bytes: int, free: int) -> None:
+    """Refuse lanes and a context whose state does not fit, with the numbers that would."""
+
+    def needed(lanes: int, context: int) -> int:
+        return bytes_needed(spec, lanes, lanes * -(-context // spec.page)) + kept_bytes
+
+    if needed(lanes, context) <= free:
+        return
+    lanes_fit = largest(lambda count: needed(count, context) <= free, lanes)
+    pages_fit = largest(lambda pages: needed(lanes, pages * spec.page) <= free, context)
+    ways = []
+    if lanes_fit:
+        ways.append(f"--lanes {lanes_fit}")
+    if pages_fit:
+        ways.append(f"--context {pages_fit * spec.page}")
+    would = " or ".join(ways) + " would fit" if ways else "no number of lanes fits"
+    raise StartError(
+        f"{lanes} lanes of {context} tokens need {needed(lanes, context):,} bytes of state, and "
+        f"{max(free, 0):,} are free beside the weights: {would}"
+    )
+
+
+def largest(holds: Callable[[int], bool], most: int) -> int:
+    """The largest count from 0 to `most` that holds, for a condition that ends for good."""
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle - 1)
+    return low
+
+
+def choose_ops(
+    loaded: Loaded, storage: Storage, device: Device
+) -> tuple[dict[str, Candidate], dict[str, bool | None]]:
+    """Each op's candidate that passes the load-time check on this model's own calls."""
+    calls = model_calls(
+        lambda ops: loaded.family.model(loaded.config, loaded.weights, ops, storage.buffers),
+        device.candidates,
+        storage,
+        tile=device.tile,
+        context=loaded.context,
+        vocab_size=loaded.family.vocab_size(loaded.config),
+        window_rows=loaded.window_rows,
+    )
+    return checks.choose(device.candidates, calls, loaded.context, device.verdict)
+
+
+def describe(
+    order: EngineOrder,
+    loaded: Loaded,
+    device: Device,
+    chosen: dict[str, Candidate],
+    found: dict[str, bool | None],
+) -> Info:
+    labels = {name: candidate.label for name, candidate in chosen.items()}
+    bits: dict[str, str | int | float | bool] = {
+        "backend": device.backend,
+        "device": device.device.type,
+        "dtype": str(device.dtype).removeprefix("torch."),
+        "compiled": order.settings.compile,
+        "torch": torch.__version__,
+        **device.bits,
+        **{f"op:{name}": label for name, label in labels.items()},
+    }
+    cache = Path(order.settings.cache_dir) if order.settings.cache_dir else None
+    settings = order.settings
+    return Info(
+        backend=device.backend,
+        family=loaded.family.name,
+        device=str(device.device),
+        dtype=str(bits["dtype"]),
+        identity=identity(bits, loaded.checkpoint, cache=cache, progress=order.progress),
+        vocab_size=loaded.family.vocab_size(loaded.config),
+        lanes=loaded.lanes,
+        context=loaded.context,
+        chunk_rows=loaded.chunk_rows,
+        round_rows=loaded.lanes * loaded.window_rows,
+        window_rows=loaded.window_rows,
+        grid=loaded.family.grid,
+        pack_rows=loaded.chunk_rows,
+        bytes_per_token=loaded.spec.bytes_per_token(),
+        bytes_per_stream=loaded.spec.bytes_per_lane(),
+        checks=found,
+        ops=labels,
+        **fill_fields(
+            settings,
+            context=loaded.context,
+            chunk_rows=loaded.chunk_rows,
+            passes=0,
+            pack_rows=loaded.chunk_rows,
+        ),
+    )
