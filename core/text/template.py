@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import wraps
-from typing import Any
+from typing import Any, NoReturn
 
 from jinja2 import TemplateError, nodes
 from jinja2.ext import Extension, loopcontrols
@@ -166,6 +166,10 @@ class Sandbox(ImmutableSandboxedEnvironment):
         # It writes as much text as it is asked to, without a step.
         self.globals.pop("lipsum", None)
         self.globals.update(raise_exception=raise_exception, strftime_now=strftime_now)
+
+    def unsafe_undefined(self, obj: Any, attribute: str) -> NoReturn:
+        """A template that reaches for what it may not have is stopped there, not when it uses it."""
+        raise TemplateFault(f"the chat template reaches for {attribute!r}, which is not allowed")
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         if operator == "**":
