@@ -125,6 +125,8 @@ class Host:
         tokens = len(job.prompt) + job.most
         if not job.prompt:
             raise RequestError("the prompt is empty", code="empty_prompt")
+        if min(job.prompt) < 0 or max(job.prompt) >= self.info.vocab_size:
+            raise RequestError(f"a prompt token is outside 0 to {self.info.vocab_size - 1}")
         if job.most < 1:
             raise RequestError(f"a reply has at least 1 token, not {job.most}", param="max_tokens")
         if tokens > self.info.context:
