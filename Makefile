@@ -21,7 +21,7 @@ check: install
 
 install: .venv/installed
 
-.venv/installed: pyproject.toml tools/constraints.txt tools/install.py
+.venv/installed: pyproject.toml tools/requirements.txt tools/install.py
 	@command -v $(PYTHON) >/dev/null || \
 	  { echo "TensorFold needs Python 3.11 or newer, and there is no $(PYTHON)." >&2; exit 2; }
 	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit("TensorFold needs \

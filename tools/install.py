@@ -2,7 +2,7 @@
 
 The Makefile runs this with the interpreter that the environment is made of; it needs nothing but
 the standard library. It installs TensorFold editable with the tools of its developers, at the
-versions of `constraints.txt`.
+versions of `requirements.txt`.
 """
 
 from __future__ import annotations
@@ -15,13 +15,16 @@ from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 VENV = CHECKOUT / ".venv"
-CONSTRAINTS = CHECKOUT / "tools" / "constraints.txt"
+REQUIREMENTS = CHECKOUT / "tools" / "requirements.txt"
 STAMP = VENV / "installed"
 LOG = VENV / "install.log"
 FOLDERS = ("backends", "core", "families", "plugins", "tools")
 
 # With a build environment of its own pip would fetch the build tool once more.
-STEPS = (("setuptools",), ("--no-build-isolation", "--editable", ".[dev]"))
+STEPS = (
+    ("--requirement", str(REQUIREMENTS)),
+    ("--no-deps", "--no-build-isolation", "--editable", "."),
+)
 
 
 class InstallError(Exception):
@@ -30,7 +33,7 @@ class InstallError(Exception):
 
 def wanted() -> str:
     """What the environment was made from, as a digest."""
-    sources = (CHECKOUT / "pyproject.toml", CONSTRAINTS, Path(__file__))
+    sources = (CHECKOUT / "pyproject.toml", REQUIREMENTS, Path(__file__))
     content = b"\0".join(source.read_bytes() for source in sources)
     return hashlib.sha256(content + str(CHECKOUT).encode()).hexdigest()
 
@@ -70,7 +73,7 @@ def pip_install(*arguments: str) -> None:
     command = [str(VENV / "bin" / "python"), "-m", "pip", "install", "--retries", "2"]
     if not sys.stdout.isatty():
         command.append("--quiet")
-    command += ["--constraint", str(CONSTRAINTS), *arguments]
+    command += arguments
     done = subprocess.run(command, cwd=CHECKOUT, stderr=subprocess.PIPE, text=True, check=False)
     with LOG.open("a") as log:
         log.write(done.stderr)

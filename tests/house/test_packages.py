@@ -53,8 +53,8 @@ def test_every_plugin_of_the_project_stands_in_a_listed_package() -> None:
         assert last == "plugin", name
 
 
-def test_the_constraints_pin_every_dependency() -> None:
-    lines = (CHECKOUT / "tools" / "constraints.txt").read_text().splitlines()
+def test_the_requirements_pin_every_dependency() -> None:
+    lines = (CHECKOUT / "tools" / "requirements.txt").read_text().splitlines()
     pinned = {line.partition("==")[0].lower().replace("_", "-") for line in lines if "==" in line}
     extras = PROJECT["project"]["optional-dependencies"]["dev"]
     for requirement in PROJECT["project"]["dependencies"] + extras:
