@@ -6,11 +6,13 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import Any, TextIO
 from urllib.parse import urlsplit
 
 from tensorfold.core.errors import StartError
+from tensorfold.tools.arguments import Parser
 
 BASE = "http://127.0.0.1:8000"
 
@@ -31,8 +33,8 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def parser() -> argparse.ArgumentParser:
-    flags = argparse.ArgumentParser(prog="tensorfold ask", description=__doc__)
+def parser() -> Parser:
+    flags = Parser(prog="tensorfold ask", description=__doc__)
     flags.add_argument("prompt", help="the prompt's text; - reads it from standard input")
     flags.add_argument("--base", default=BASE, metavar="URL", help=f"the server [{BASE}]")
     flags.add_argument("--model", default="", metavar="NAME", help="the model [the served one]")
@@ -48,14 +50,14 @@ def parser() -> argparse.ArgumentParser:
 
 def ask(options: argparse.Namespace, prompt: str, out: TextIO) -> None:
     """Print the reply to `prompt` as it comes. Raises `AskError`, `StartError` for a bad base."""
-    server = Server(options.base, options.timeout)
-    path, body = request(options, prompt, options.model or server.only_model())
     receipt: Any = None
-    for event in server.stream(path, body):
-        receipt = event.get("tensorfold", receipt)
-        for choice in event.get("choices") or ():
-            out.write(text_of(choice))
-            out.flush()
+    with closing(Server(options.base, options.timeout)) as server:
+        path, body = request(options, prompt, options.model or server.only_model())
+        for event in server.stream(path, body):
+            receipt = event.get("tensorfold", receipt)
+            for choice in event.get("choices") or ():
+                out.write(text_of(choice))
+                out.flush()
     out.write("\n")
     if options.receipt:
         out.write(json.dumps(receipt, indent=2, ensure_ascii=False) + "\n")
@@ -95,6 +97,13 @@ class Server:
         self.base = base
         self.root = address.path.rstrip("/").removesuffix("/v1")
         self.connection = kind(address.hostname, port, timeout=timeout)
+        # A response keeps its socket until it is read to its end or closed.
+        self.responses: list[HTTPResponse] = []
+
+    def close(self) -> None:
+        for response in self.responses:
+            response.close()
+        self.connection.close()
 
     def only_model(self) -> str:
         """The first model that the server lists."""
@@ -128,6 +137,7 @@ class Server:
             headers = {"Content-Type": "application/json"}
             self.connection.request(method, self.root + path, body, headers)
             response = self.connection.getresponse()
+            self.responses.append(response)
         except (OSError, HTTPException) as error:
             raise AskError(f"no server answers at {self.base}: {error}") from None
         if response.status != 200:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 
 from tensorfold.core.errors import StartError
 from tensorfold.plugins.choose import choose_backend, list_backends, standing
 from tensorfold.plugins.manager import discover
+from tensorfold.tools.arguments import Parser
 
 
 def report(line: str) -> None:
@@ -15,7 +15,7 @@ def report(line: str) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="tensorfold check", description=__doc__)
+    parser = Parser(prog="tensorfold check", description=__doc__)
     parser.add_argument(
         "--backend", default="", metavar="NAME", help="only this one; else all that can run here"
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -13,6 +12,7 @@ from tensorfold.core.errors import StartError
 from tensorfold.core.family_api import Family
 from tensorfold.plugins.choose import choose_family
 from tensorfold.plugins.manager import Installed, discover
+from tensorfold.tools.arguments import Parser
 
 # What is served when nothing is asked for and several models ship.
 FIRST = "glm53-tiny"
@@ -89,7 +89,7 @@ def default_model(models: dict[str, Path]) -> tuple[str, Path]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    argparse.ArgumentParser(
+    Parser(
         prog="tensorfold models", description="List the bundled models: name, family, folder."
     ).parse_args(arguments)
     for family, offer in sorted(discover().families.items()):

@@ -23,6 +23,7 @@ from tensorfold.core.family_api import ChatFormat
 from tensorfold.core.settings import Settings, add_flags, read
 from tensorfold.plugins.choose import choose_backend
 from tensorfold.plugins.manager import discover
+from tensorfold.tools.arguments import Parser
 from tensorfold.tools.models import Served, find_model
 from tensorfold.tools.status_line import StatusLine, load_bar
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="tensorfold serve",
         description="Serve a model over HTTP. Every flag has an environment variable, named in [].",
         argument_default=argparse.SUPPRESS,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Sequence
 
 from tensorfold.plugins.choose import standing
 from tensorfold.plugins.manager import Installed, discover
+from tensorfold.tools.arguments import Parser
 
 
 def lines(installed: Installed) -> Iterator[str]:
@@ -31,7 +31,7 @@ def lines(installed: Installed) -> Iterator[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    argparse.ArgumentParser(
+    Parser(
         prog="tensorfold plugins", description="List backends, families and failed plugins."
     ).parse_args(arguments)
     for line in lines(discover()):

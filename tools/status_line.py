@@ -111,13 +111,16 @@ class StatusLine:
 
     def show(self, stats: HostStats) -> None:
         """Redraw the line from the host's figures, a few times a second."""
-        if self.status is None:
-            return
-        passed = time.monotonic() - self.at
-        if passed >= SPEED_SECONDS:
-            self.speed = (stats.tokens - self.tokens) / passed
-            self.tokens, self.at = stats.tokens, self.at + passed
-        self.status.update(line(stats, self.speed))
+        if self.status is not None:
+            self.status.update(line(stats, self.speed_at(stats)))
+
+    def speed_at(self, stats: HostStats) -> float:
+        """Tokens a second, worked out anew about once a second."""
+        now = time.monotonic()
+        if now - self.at >= SPEED_SECONDS:
+            self.speed = (stats.tokens - self.tokens) / (now - self.at)
+            self.tokens, self.at = stats.tokens, now
+        return self.speed
 
 
 def line(stats: HostStats, speed: float) -> str:
