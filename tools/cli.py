@@ -30,7 +30,7 @@ TOOLS = {
     "plugins": Tool("show_plugins", "list backends and families, and why some cannot run here"),
     "check": Tool("check", "run the op contract of the backends that can run here"),
     "parity": Tool("parity", "compare a checkpoint's forward with its golden results"),
-    "eval": Tool("eval", "judge a bundled model's replies to its held-out prompts"),
+    "eval": Tool("eval_tiny", "judge a bundled model's replies to its held-out prompts"),
 }
 
 

@@ -15,7 +15,7 @@ from tensorfold.plugins.manager import Installed, discover
 from tensorfold.tools.arguments import Parser
 
 # What is served when nothing is asked for and several models ship.
-FIRST = "glm53-tiny"
+FIRST = "tiny-glm53"
 
 
 class Served(NamedTuple):
