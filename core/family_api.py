@@ -40,6 +40,13 @@ class TensorSpec(NamedTuple):
     shape: tuple[int, ...]
 
 
+class Cut(NamedTuple):
+    """A run of rows in one forward: `kind` is "prompt" or "window"."""
+
+    kind: str
+    rows: int
+
+
 class Rows(NamedTuple):
     """The rows of one forward, padded to the backend's row tile with rows of the spare lane.
 
@@ -91,6 +98,30 @@ class Model(Protocol):
     def logits(self, hidden_RD: Tensor) -> Tensor:
         """[R, D] to [R, V]."""
         ...
+
+
+class Golden(Protocol):
+    """How a family's runs are compared with a golden: the functions of its `golden` module."""
+
+    TOLERANCE: float
+
+    def cuts(self, length: int) -> Mapping[str, Sequence[Cut]]: ...
+
+    def names(self, config: Any) -> Sequence[str]:
+        """Everything a golden can hold besides `ids`."""
+        ...
+
+    def selections(self, model: Any, rows: int) -> Mapping[str, list[set[int]]]: ...
+
+    def as_sets(self, name: str, golden: Tensor) -> list[set[int]]: ...
+
+    def states(
+        self, model: Any, state: Mapping[str, Tensor], golden: Mapping[str, Tensor], length: int
+    ) -> Mapping[str, tuple[Tensor, Tensor]]: ...
+
+    def draft_logits(
+        self, model: Any, state: Mapping[str, Tensor], rows: Rows, hidden_RD: Tensor
+    ) -> Tensor: ...
 
 
 class Family(Protocol):
@@ -145,3 +176,5 @@ class Family(Protocol):
     ) -> Model:
         """Bind weights, ops and state; `compile` wraps the function of a layer."""
         ...
+
+    def golden(self) -> Golden: ...

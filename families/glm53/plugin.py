@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tensorfold.core.family_api import Family, Model, TensorSpec
+from tensorfold.core.family_api import Family, Golden, Model, TensorSpec
 from tensorfold.core.state_spec import StateSpec
 from tensorfold.families.glm53 import config as configs
 from tensorfold.families.glm53 import names, state
@@ -70,6 +70,11 @@ class Glm53Family:
         from tensorfold.families.glm53.model import Glm53
 
         return Glm53(config, weights, ops, state, compile)
+
+    def golden(self) -> Golden:
+        from tensorfold.families.glm53 import golden
+
+        return golden
 
 
 FAMILY = Glm53Family()

@@ -1,0 +1,167 @@
+"""The op contract (engine.md, section 7), run over every candidate of a backend.
+
+For each op and case: against the reference in float64 within the case's budget; runs of its rows,
+alone, against the same rows in a crowd, bit for bit; twice the same; nothing written but what the
+op says it writes; and fresh memory full of NaN, so that an output left unwritten shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tensorfold.core.engine.checks import outputs
+from tensorfold.core.engine.optable import Candidate, Candidates
+from tensorfold.core.ops import SPECS, Case, OpSpec
+
+SMALL = 70
+LARGE = (71, 128, 136, 200, 320)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verdict:
+    """What one candidate showed on one case; `wrong` is empty when all of it holds."""
+
+    error: float
+    wrong: tuple[str, ...]
+
+
+def copied(args: dict[str, Any]) -> dict[str, Any]:
+    return {name: arg.clone() if isinstance(arg, Tensor) else arg for name, arg in args.items()}
+
+
+def doubled(args: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: arg.double() if isinstance(arg, Tensor) and arg.is_floating_point() else arg
+        for name, arg in copied(args).items()
+    }
+
+
+@contextmanager
+def poisoned() -> Iterator[None]:
+    """Fill memory that torch hands out uninitialised with NaN, or with the largest integer."""
+    before = torch.are_deterministic_algorithms_enabled()
+    fill = torch.utils.deterministic.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = True
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
+        torch.utils.deterministic.fill_uninitialized_memory = fill
+
+
+def distance(found: Tensor, wanted: Tensor) -> float:
+    """Largest |found - wanted| over the largest |wanted|; integers are equal or infinitely far."""
+    if found.shape != wanted.shape or not bool(torch.isfinite(found.double()).all()):
+        return float("inf")
+    if not found.is_floating_point():
+        return 0.0 if torch.equal(found, wanted) else float("inf")
+    scale = max(float(wanted.abs().max()), 1e-30)
+    return float((found.double() - wanted).abs().max()) / scale
+
+
+def error(spec: OpSpec, case: Case, call: Callable[..., Any]) -> float:
+    """Against the reference in float64: outputs and whatever the op writes."""
+    given, wanted_args = copied(dict(case.args)), doubled(dict(case.args))
+    with poisoned():
+        found = outputs(call(*given.values()))
+    wanted = outputs(spec.reference(*wanted_args.values()))
+    pairs = list(zip(found, wanted, strict=True))
+    pairs += [(given[name], wanted_args[name]) for name in spec.mutates]
+    return max(distance(mine, theirs) for mine, theirs in pairs)
+
+
+def leaves_alone(spec: OpSpec, case: Case, call: Callable[..., Any]) -> bool:
+    """Nothing is written but what the op says it writes."""
+    given = copied(dict(case.args))
+    call(*given.values())
+    return all(
+        torch.equal(arg, case.args[name])
+        for name, arg in given.items()
+        if isinstance(arg, Tensor) and name not in spec.mutates
+    )
+
+
+def repeats(spec: OpSpec, case: Case, call: Callable[..., Any]) -> bool:
+    first, second = copied(dict(case.args)), copied(dict(case.args))
+    same = all(map(torch.equal, outputs(call(*first.values())), outputs(call(*second.values()))))
+    return same and all(torch.equal(first[name], second[name]) for name in spec.mutates)
+
+
+def crowd_keeps_bits(case: Case, call: Callable[..., Any]) -> bool:
+    """Every run of 1 to `SMALL` rows, and some long ones, has the bits it has among all rows."""
+    whole = outputs(call(*case.args.values()))
+    rows = case.args[case.rows[0]].shape[0]
+    for count in (*range(1, SMALL + 1), *LARGE):
+        first = (7 * count) % 53
+        if first + count > rows:
+            continue
+        here = slice(first, first + count)
+        part = {
+            name: arg[here].contiguous() if name in case.rows else arg
+            for name, arg in case.args.items()
+        }
+        for small, large in zip(outputs(call(*part.values())), whole, strict=True):
+            if not torch.equal(small, large[here]):
+                return False
+    return True
+
+
+def judge(spec: OpSpec, case: Case, candidate: Candidate) -> Verdict:
+    found = error(spec, case, candidate.call)
+    wrong = []
+    if not found <= case.budget:
+        wrong.append(f"off by {found:.1e}, budget {case.budget:.1e}")
+    if not repeats(spec, case, candidate.call):
+        wrong.append("twice is not the same")
+    if not leaves_alone(spec, case, candidate.call):
+        wrong.append("writes what it must not")
+    if case.rows and not crowd_keeps_bits(case, candidate.call):
+        wrong.append("a row's bits depend on its company")
+    return Verdict(error=found, wrong=tuple(wrong))
+
+
+def check_backend(
+    name: str, candidates: Candidates, device: torch.device, report: Callable[[str], None]
+) -> bool:
+    """One line an op and form, and a SUMMARY line; true when a guaranteed form of each op holds
+    and every preferred form either holds or has one that does behind it."""
+    held = failed = 0
+    missing = []
+    with torch.inference_mode():
+        for spec in SPECS:
+            cases = on_device(spec.cases(torch.Generator().manual_seed(1)), device)
+            usable = False
+            for candidate in candidates[spec.name]:
+                verdicts = [judge(spec, case, candidate) for case in cases]
+                wrong = [text for verdict in verdicts for text in verdict.wrong]
+                worst = max(verdict.error for verdict in verdicts)
+                state = "holds" if not wrong else "FAILS: " + "; ".join(dict.fromkeys(wrong))
+                report(f"{spec.name:17} {candidate.label:36} {worst:8.1e}  {state}")
+                held, failed = held + (not wrong), failed + bool(wrong)
+                usable = usable or not wrong
+                if wrong and not candidate.library:
+                    missing.append(spec.name)
+            if not usable and spec.name not in missing:
+                missing.append(spec.name)
+    ending = "all ops hold" if not missing else "no sound form of " + ", ".join(missing)
+    report(f"SUMMARY {name}: {len(SPECS)} ops, {held} forms hold, {failed} fail, {ending}")
+    return not missing
+
+
+def on_device(cases: list[Case], device: torch.device) -> list[Case]:
+    return [
+        Case(
+            name=case.name,
+            args={k: v.to(device) if isinstance(v, Tensor) else v for k, v in case.args.items()},
+            rows=case.rows,
+            budget=case.budget,
+        )
+        for case in cases
+    ]

@@ -1,0 +1,210 @@
+"""`tensorfold parity DIR`: a family's arithmetic against a golden, whole and in every cut.
+
+Runs `DIR/ckpt` and compares with `DIR/golden.safetensors`. Prints the largest difference of logits
+and hidden rows, and whether selections and states agree; what the golden lacks is told as not
+compared and never counts. The exit status is 0 only if something was compared and all of it agrees.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from tensorfold.core.backend_api import EngineOrder
+from tensorfold.core.engine import batch
+from tensorfold.core.engine.replay import Replayed, replay
+from tensorfold.core.engine.state import allocate
+from tensorfold.core.engine.torch_engine import TorchEngine
+from tensorfold.core.errors import StartError
+from tensorfold.core.family_api import Cut, Family, Golden
+from tensorfold.core.settings import read
+from tensorfold.plugins.choose import choose_backend
+from tensorfold.plugins.manager import discover
+from tensorfold.tools.models import find_model
+
+WINDOW_ROWS = 8
+
+
+@dataclass(kw_only=True, slots=True)
+class Found:
+    """What one cut showed: differences by name, and selections or states that disagree."""
+
+    differences: dict[str, float] = field(default_factory=dict)
+    wrong: list[str] = field(default_factory=list)
+    compared: set[str] = field(default_factory=set)
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="tensorfold parity", description=__doc__)
+    parser.add_argument("folder", type=Path, metavar="DIR")
+    parser.add_argument("--backend", default="cpu-reference", help="[cpu-reference]")
+    options = parser.parse_args(arguments)
+    return parity(options.folder, options.backend, Console())
+
+
+def parity(folder: Path, backend: str, console: Console) -> int:
+    golden = read_golden(folder / "golden.safetensors")
+    if "ids" not in golden:
+        raise StartError(f"{folder / 'golden.safetensors'} holds no ids to run")
+    tokens = golden["ids"].flatten().tolist()
+    engine, family = open_engine(folder / "ckpt", backend, len(tokens))
+    rules = family.golden()
+    config = engine.model.config  # type: ignore[attr-defined]
+    table = Table("cut", "logits", "hidden", "selections", "states")
+    agreed, compared = True, set()
+    for name, cuts in rules.cuts(len(tokens)).items():
+        found = compare(engine, rules, tokens, cuts, golden)
+        table.add_row(name, *described(found))
+        compared |= found.compared
+        agreed = agreed and not found.wrong and within(found, rules.TOLERANCE)
+        for wrong in found.wrong:
+            console.print(f"{name}: {wrong}")
+    console.print(table)
+    if "mtp_logits" in golden:
+        difference = compare_draft(engine, family, rules, tokens, golden)
+        console.print(f"mtp_logits: largest difference {difference:.1e}")
+        compared.add("mtp_logits")
+        agreed = agreed and difference <= rules.TOLERANCE
+    missing = [name for name in rules.names(config) if name not in golden]
+    if missing:
+        console.print("not compared, the golden lacks it: " + ", ".join(missing))
+    if not compared:
+        console.print("nothing was compared")
+        return 1
+    console.print(f"{'agrees' if agreed else 'DISAGREES'}, tolerance {rules.TOLERANCE:.0e}")
+    return 0 if agreed else 1
+
+
+def read_golden(path: Path) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    if not path.is_file():
+        raise StartError(f"there is no golden at {path}")
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise StartError(f"{path} is not a readable safetensors file: {error}") from None
+
+
+def open_engine(folder: Path, backend_name: str, length: int) -> tuple[TorchEngine, Family]:
+    installed = discover()
+    backend = choose_backend(installed, backend_name)
+    if not backend.needs_family:
+        raise StartError(f"backend {backend_name} runs no family, so it has no parity")
+    family = find_model(installed, backend, str(folder)).family
+    assert family is not None, folder
+    chunk = -(-length // family.grid) * family.grid
+    flags = {"lanes": 2, "context": chunk, "chunk_rows": chunk, "window_rows": WINDOW_ROWS}
+    engine = backend.engine(EngineOrder(settings=read(flags, {}), folder=folder, family=family))
+    assert isinstance(engine, TorchEngine), type(engine)
+    return engine, family
+
+
+def compare(
+    engine: TorchEngine,
+    rules: Golden,
+    tokens: Sequence[int],
+    cuts: Sequence[Cut],
+    golden: Mapping[str, Tensor],
+) -> Found:
+    found = Found()
+    picked: dict[str, list[set[int]]] = {}
+
+    def collect(model: Any, rows: int) -> None:
+        for name, sets in rules.selections(model, rows).items():
+            picked.setdefault(name, []).extend(sets)
+
+    ran = replay(engine, tokens, cuts, collect)
+    for name in ("logits", "hidden"):
+        if name in golden:
+            found.differences[name] = distance(getattr(ran, name), golden[name])
+            found.compared.add(name)
+    for name, sets in picked.items():
+        if name in golden:
+            wanted = rules.as_sets(name, golden[name])
+            bad = sum(mine != theirs for mine, theirs in zip(sets, wanted, strict=True))
+            found.compared.add(name)
+            if bad:
+                found.wrong.append(f"{name}: {bad} of {len(wanted)} selections differ")
+    compare_states(engine, rules, ran, golden, len(tokens), found)
+    return found
+
+
+def compare_states(
+    engine: TorchEngine,
+    rules: Golden,
+    ran: Replayed,
+    golden: Mapping[str, Tensor],
+    length: int,
+    found: Found,
+) -> None:
+    for name, (mine, theirs) in rules.states(engine.model, ran.state, golden, length).items():
+        found.compared.add(name)
+        difference = distance(mine, theirs)
+        if not difference <= rules.TOLERANCE:
+            found.wrong.append(f"{name}: state differs by {difference:.1e}")
+
+
+def distance(mine: Tensor, theirs: Tensor) -> float:
+    """Largest absolute difference; infinite where shapes differ or anything is not finite."""
+    if mine.shape != theirs.shape:
+        return float("inf")
+    worst = float((mine.double() - theirs.double()).abs().max())
+    return worst if worst == worst else float("inf")
+
+
+def compare_draft(
+    engine: TorchEngine,
+    family: Family,
+    rules: Golden,
+    tokens: Sequence[int],
+    golden: Mapping[str, Tensor],
+) -> float:
+    """The draft layer's logits over our own hidden rows."""
+    import torch
+
+    config = engine.model.config  # type: ignore[attr-defined]
+    rows = len(tokens) - 1
+    with torch.inference_mode():
+        ran = replay(engine, tokens, [Cut("prompt", len(tokens))])
+        spec = family.state_spec(config, window_rows=WINDOW_ROWS, drafts=True)
+        storage = allocate(
+            spec, lanes=1, context=engine.info.context, kept_bytes=0, device=ran.hidden.device
+        )
+        seat = storage.claim(rows)
+        built = batch.build(
+            [batch.Run(tokens[1:], seat.lane, 0)],
+            storage,
+            prompt=True,
+            tile=engine.tile,
+            context=engine.info.context,
+        )
+        hidden_RD = ran.hidden.new_zeros(len(built.ids_R), ran.hidden.shape[1])
+        hidden_RD[:rows] = ran.hidden[:rows]
+        logits = rules.draft_logits(engine.model, storage.buffers, built, hidden_RD)[:rows]
+    return distance(logits, golden["mtp_logits"])
+
+
+def described(found: Found) -> list[str]:
+    def number(name: str) -> str:
+        return f"{found.differences[name]:.1e}" if name in found.differences else "not compared"
+
+    def words(kinds: tuple[str, ...]) -> str:
+        if not any(name.startswith(kinds) for name in found.compared):
+            return "not compared"
+        return "differ" if any(wrong.startswith(kinds) for wrong in found.wrong) else "agree"
+
+    states = tuple({name.split(".")[0] + "." for name in found.compared if "." in name} - {"topk."})
+    return [number("logits"), number("hidden"), words(("topk.",)), words(states or ("-",))]
+
+
+def within(found: Found, tolerance: float) -> bool:
+    return all(difference <= tolerance for difference in found.differences.values())
