@@ -90,8 +90,8 @@ def reason(complaints: str) -> str:
             f"Could not fetch {missing[1]}: is a package index reachable? "
             f"What pip said is in {log}."
         )
-    errors = [line[7:] for line in complaints.splitlines() if line.startswith("ERROR: ")]
-    return f"pip failed ({errors[-1] if errors else 'no reason given'}); see {log}."
+    errors = re.findall(r"^\s*error: (?!subprocess-exited)(.+)$", complaints, re.I | re.M)
+    return f"pip failed ({errors[0] if errors else 'it gave no reason'}); see {log}."
 
 
 def link_packages() -> None:
