@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -162,6 +163,8 @@ def run(
     ends them. Raises `StartError` where the server cannot listen.
     """
 
+    log_to_stderr(settings.log)
+
     async def served() -> int:
         signals = asyncio.Queue[int]()
         loop = asyncio.get_running_loop()
@@ -180,6 +183,16 @@ def run(
 
 def ignore(stats: HostStats) -> None:
     return None
+
+
+def log_to_stderr(level: str) -> None:
+    """Give the engine's loggers a place and a level, unless whoever runs it has."""
+    logger = logging.getLogger("tensorfold")
+    logger.setLevel(level.upper())
+    if not logger.hasHandlers():
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        logger.addHandler(handler)
 
 
 async def until_over(

@@ -29,7 +29,7 @@ async def answer(request: web.Request) -> web.StreamResponse:
     order = await service.off_loop(lambda: read_order(service, body))
     service.log_unknown(set(order.unknown))
     shape = ChatShape(order, service.text.vocabulary, service.settings.reasoning_field)
-    reply = Answer(service, order, shape, request[REQUEST_ID])
+    reply = Answer(service, order, shape, REQUEST_ID.get())
     with service.mailroom.submitted(service.host, order.jobs) as inbox:
         if order.params.stream:
             return await reply.streamed(request, inbox)

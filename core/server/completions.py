@@ -26,7 +26,7 @@ async def answer(request: web.Request) -> web.StreamResponse:
     body = await read_body(request)
     order = await service.off_loop(lambda: read_order(service, body))
     service.log_unknown(set(order.unknown))
-    reply = Answer(service, order, PlainShape(order, service.text.vocabulary), request[REQUEST_ID])
+    reply = Answer(service, order, PlainShape(order, service.text.vocabulary), REQUEST_ID.get())
     with service.mailroom.submitted(service.host, order.jobs) as inbox:
         if order.params.stream:
             return await reply.streamed(request, inbox)

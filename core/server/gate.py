@@ -7,6 +7,7 @@ import re
 import time
 import uuid
 from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 
 from aiohttp import web
 
@@ -15,7 +16,8 @@ from tensorfold.core.server.service import LOG, SERVICE
 from tensorfold.core.server.sse import dumps, error_object
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-REQUEST_ID = "request_id"
+# Of the request that this task answers.
+REQUEST_ID: ContextVar[str] = ContextVar("request_id")
 GIVEN_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 KINDS = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
 ALLOWED_HEADERS = "authorization, content-type, x-api-key, x-request-id"
@@ -59,7 +61,7 @@ async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
             response.headers["Allow"] = error.headers["Allow"]
         return response
     except Exception:
-        LOG.exception("%s: %s %s failed", request[REQUEST_ID], request.method, request.path)
+        LOG.exception("%s: %s %s failed", REQUEST_ID.get(), request.method, request.path)
         return error_response(
             RequestError("internal error", status=500, kind="internal_error", code="internal")
         )
@@ -68,7 +70,7 @@ async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
 @web.middleware
 async def gate(request: web.Request, handler: Handler) -> web.StreamResponse:
     began = time.monotonic()
-    request[REQUEST_ID] = request_id(request)
+    REQUEST_ID.set(request_id(request))
     service = request.app[SERVICE]
     if request.method == "OPTIONS" and service.settings.cors:
         response: web.StreamResponse = web.Response(status=204)
@@ -77,7 +79,7 @@ async def gate(request: web.Request, handler: Handler) -> web.StreamResponse:
     service.metrics.answers.labels(route=route_of(request), status=str(response.status)).inc()
     LOG.info(
         "%s %s %s %d %.3f s",
-        request[REQUEST_ID],
+        REQUEST_ID.get(),
         request.method,
         request.path,
         response.status,
@@ -94,8 +96,7 @@ def route_of(request: web.Request) -> str:
 
 async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
     """On every answer, streams included, before its headers leave."""
-    if REQUEST_ID in request:
-        response.headers["x-request-id"] = request[REQUEST_ID]
+    response.headers["x-request-id"] = REQUEST_ID.get()
     origin = request.app[SERVICE].settings.cors
     if origin:
         response.headers["Access-Control-Allow-Origin"] = origin
