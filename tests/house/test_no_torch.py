@@ -47,3 +47,25 @@ def test_the_rooms_above_the_engine_import_without_torch(tensorfold_command: lis
         timeout=60,
     )
     assert done.returncode == 0, done.stderr
+
+
+COLLECT = """
+import sys
+import pytest
+
+code = pytest.main(["--collect-only", "-q", "-p", "no:cacheprovider", "tests/null"])
+assert code == 0, code
+assert "torch" not in sys.modules
+"""
+
+
+def test_the_tests_that_need_nothing_import_no_torch() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", COLLECT],
+        cwd=CHECKOUT,
+        text=True,
+        capture_output=True,
+        check=False,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr
