@@ -168,7 +168,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self.globals.update(raise_exception=raise_exception, strftime_now=strftime_now)
 
     def unsafe_undefined(self, obj: Any, attribute: str) -> NoReturn:
-        """A template that reaches for what it may not have is stopped there, not when it uses it."""
+        """Stop a template where it reaches for what it may not have, not where it uses it."""
         raise TemplateFault(f"the chat template reaches for {attribute!r}, which is not allowed")
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:

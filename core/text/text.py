@@ -14,6 +14,9 @@ from tensorfold.core.text.reader import Markers, ReadingRules
 from tensorfold.core.text.template import MOST_SOURCE, ChatTemplate, TemplateFault
 from tensorfold.core.text.tokenizer import Vocabulary, load_vocabulary
 
+# For a model that is served without chats.
+NO_TEMPLATE = "{{ raise_exception('this model has no chat template') }}"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Defaults:
@@ -123,12 +126,14 @@ def load_text(folder: Path, chat: ChatFormat, vocab_size: int, end_ids: Sequence
     special_texts = find_special_texts(tokenizer_config)
     text = Text(
         vocabulary=vocabulary,
-        template=compiled(source, template_text),
+        template=compiled(source, template_text or NO_TEMPLATE),
         markers=find_markers(vocabulary, chat),
         end_ids=find_ends(folder, vocabulary, chat, special_texts, generation, end_ids),
         defaults=find_defaults(folder, generation),
         special_texts=special_texts,
     )
+    if not template_text:
+        return text
     try:
         text.render([{"role": "user", "content": "Hello"}])
     except TemplateFault as error:
