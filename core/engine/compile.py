@@ -49,6 +49,18 @@ def fresh_outputs(call: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+# A kind has few graphs (a size of one is always its own), but more than torch's default bound.
+GRAPHS = 64
+
+
+def capturing(function: Callable[..., Any], *, backend: Any = "inductor") -> Callable[..., Any]:
+    """`function` as one graph with dynamic rows; a break in it is an error."""
+    torch._dynamo.config.recompile_limit = GRAPHS
+    # Sizes that happen to be equal once are not equal always.
+    torch.fx.experimental._config.use_duck_shape = False
+    return torch.compile(function, fullgraph=True, dynamic=True, backend=backend)
+
+
 def compile_layer(function: Callable[..., Any]) -> Callable[..., Any]:
-    """One graph a block kind, with dynamic rows and no breaks."""
-    return torch.compile(function, fullgraph=True, dynamic=True)
+    """A kind of layer, compiled."""
+    return capturing(function)

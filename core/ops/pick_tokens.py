@@ -99,7 +99,7 @@ OP = OpSpec(
     name="pick_tokens",
     schema=(
         "(Tensor q, Tensor weight, Tensor pools, Tensor table, Tensor lane, Tensor position,"
-        " int top, int pool, int page, int width) -> Tensor"
+        " int top, int pool, int page, SymInt width) -> Tensor"
     ),
     reference=reference,
     shape=shape,

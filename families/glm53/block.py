@@ -1,9 +1,12 @@
-"""One layer: an attention and an MLP sublayer, each inside hyper-connections (spec glm53, 2.1).
+"""The kinds of sublayer, each inside hyper-connections (spec glm53, 2.1).
 
-Functions of a layer's own weights and views, with no layer number in them: one graph a kind.
+Functions of a sublayer's own weights and views, with no layer number in them: one graph a kind.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -14,7 +17,7 @@ from tensorfold.families.glm53.attention import Pending, dsa, kda_prompt, kda_wi
 from tensorfold.families.glm53.config import Config
 from tensorfold.families.glm53.plan import Plan
 from tensorfold.families.glm53.state import DsaState, KdaState
-from tensorfold.families.glm53.weights import Hyper, Kda, Layer, Mlp, Moe
+from tensorfold.families.glm53.weights import Dsa, Hyper, Kda, Mlp, Moe
 
 
 def enter(config: Config, ops: Ops, w: Hyper, x_RND: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -43,32 +46,57 @@ def moe(config: Config, ops: Ops, w: Moe, x_RD: Tensor) -> Tensor:
     return routed + mlp(config, ops, w.shared, x_RD)
 
 
-def feed_forward(config: Config, ops: Ops, w: Mlp | Moe, x_RD: Tensor) -> Tensor:
-    return moe(config, ops, w, x_RD) if isinstance(w, Moe) else mlp(config, ops, w, x_RD)
+def kda_prompt_sublayer(
+    config: Config, ops: Ops, w: Hyper, own: Kda, state: KdaState, plan: Plan, rows: Rows, x: Tensor
+) -> Tensor:
+    """Streams [R, N, D] through a KDA sublayer, prompt form; so the others below."""
+    x_RD, post_RN, comb_RNN = enter(config, ops, w, x)
+    y_RD = kda_prompt(config, ops, own, state, plan, rows, x_RD)
+    return ops.hc_join(y_RD, x, post_RN, comb_RNN)
 
 
-def layer(
-    config: Config,
-    ops: Ops,
-    w: Layer,
-    state: KdaState | DsaState,
-    plan: Plan,
-    rows: Rows,
-    x_RND: Tensor,
-) -> tuple[Tensor, Pending | Tensor | None]:
-    """One layer over the streams [R, N, D]; also what a KDA window waits with, or DSA's lists."""
-    extra: Pending | Tensor | None = None
-    x_RD, post_RN, comb_RNN = enter(config, ops, w.attention_hyper, x_RND)
-    if isinstance(w.attention, Kda):
-        assert isinstance(state, KdaState)
-        if rows.rows_BW is None:
-            y_RD = kda_prompt(config, ops, w.attention, state, plan, rows, x_RD)
-        else:
-            y_RD, extra = kda_window(config, ops, w.attention, state, plan, rows, x_RD)
-    else:
-        assert isinstance(state, DsaState)
-        y_RD, extra = dsa(config, ops, w.attention, state, plan, rows, x_RD)
-    x_RND = ops.hc_join(y_RD, x_RND, post_RN, comb_RNN)
-    x_RD, post_RN, comb_RNN = enter(config, ops, w.mlp_hyper, x_RND)
-    y_RD = feed_forward(config, ops, w.mlp, x_RD)
-    return ops.hc_join(y_RD, x_RND, post_RN, comb_RNN), extra
+def kda_window_sublayer(
+    config: Config, ops: Ops, w: Hyper, own: Kda, state: KdaState, plan: Plan, rows: Rows, x: Tensor
+) -> tuple[Tensor, Pending]:
+    """The window form; also what waits until it is known how many rows count."""
+    x_RD, post_RN, comb_RNN = enter(config, ops, w, x)
+    y_RD, pending = kda_window(config, ops, own, state, plan, rows, x_RD)
+    return ops.hc_join(y_RD, x, post_RN, comb_RNN), pending
+
+
+def dsa_sublayer(
+    config: Config, ops: Ops, w: Hyper, own: Dsa, state: DsaState, plan: Plan, rows: Rows, x: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Also the token lists [R, K]."""
+    x_RD, post_RN, comb_RNN = enter(config, ops, w, x)
+    y_RD, list_RK = dsa(config, ops, own, state, plan, rows, x_RD)
+    return ops.hc_join(y_RD, x, post_RN, comb_RNN), list_RK
+
+
+def mlp_sublayer(config: Config, ops: Ops, w: Hyper, own: Mlp, x: Tensor) -> Tensor:
+    x_RD, post_RN, comb_RNN = enter(config, ops, w, x)
+    return ops.hc_join(mlp(config, ops, own, x_RD), x, post_RN, comb_RNN)
+
+
+def moe_sublayer(config: Config, ops: Ops, w: Hyper, own: Moe, x: Tensor) -> Tensor:
+    x_RD, post_RN, comb_RNN = enter(config, ops, w, x)
+    return ops.hc_join(moe(config, ops, own, x_RD), x, post_RN, comb_RNN)
+
+
+class Kinds(NamedTuple):
+    """The functions of every kind of sublayer, as they are or each compiled by itself."""
+
+    kda_prompt: Callable[..., Tensor]
+    kda_window: Callable[..., tuple[Tensor, Pending]]
+    dsa: Callable[..., tuple[Tensor, Tensor]]
+    mlp: Callable[..., Tensor]
+    moe: Callable[..., Tensor]
+
+
+PLAIN = Kinds(
+    kda_prompt=kda_prompt_sublayer,
+    kda_window=kda_window_sublayer,
+    dsa=dsa_sublayer,
+    mlp=mlp_sublayer,
+    moe=moe_sublayer,
+)

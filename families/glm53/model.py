@@ -14,13 +14,17 @@ from tensorfold.families.glm53.attention import Pending, kda_settle
 from tensorfold.families.glm53.config import Config
 from tensorfold.families.glm53.plan import Plan
 from tensorfold.families.glm53.state import DsaState, KdaState, layer_state
-from tensorfold.families.glm53.weights import Weights
+from tensorfold.families.glm53.weights import Moe, Weights
 
 Compile = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 class Glm53:
-    """A `family_api.Model`. `lists` holds the token lists of the last forward, by DSA layer."""
+    """A `family_api.Model`.
+
+    By layer: `lists` holds the token lists of the last forward, `pending` what a window's KDA
+    layers keep until `settle`.
+    """
 
     def __init__(
         self,
@@ -36,8 +40,10 @@ class Glm53:
         self.state = [
             layer_state(state, index, linear) for index, linear in enumerate(config.linear)
         ]
-        self.run_layer = compile(block.layer) if compile else block.layer
-        self.pending: list[Pending | None] = []
+        self.kinds = block.PLAIN
+        if compile:
+            self.kinds = block.Kinds(*(compile(function) for function in block.PLAIN))
+        self.pending: dict[int, Pending] = {}
         self.lists: dict[int, Tensor] = {}
 
     def plan(self, rows: Rows) -> Plan:
@@ -49,16 +55,21 @@ class Glm53:
 
     def forward(self, rows: Rows) -> Tensor:
         """Final-normed hidden rows [R, D]; KDA state of windows is left pending."""
-        config, ops = self.config, self.ops
+        config, ops, kinds = self.config, self.ops, self.kinds
         made = self.plan(rows)
         embedded_RD = self.weights.embed[rows.ids_R]
         x_RND = embedded_RD[:, None].expand(-1, config.streams, -1).contiguous()
-        self.pending, self.lists = [], {}
+        self.pending, self.lists = {}, {}
         for index, (w, state) in enumerate(zip(self.weights.layers, self.state, strict=True)):
-            x_RND, extra = self.run_layer(config, ops, w, state, made, rows, x_RND)
-            self.pending.append(extra if isinstance(extra, Pending) else None)
+            attention = (config, ops, w.attention_hyper, w.attention, state, made, rows, x_RND)
             if isinstance(state, DsaState):
-                self.lists[index] = extra
+                x_RND, self.lists[index] = kinds.dsa(*attention)
+            elif rows.rows_BW is None:
+                x_RND = kinds.kda_prompt(*attention)
+            else:
+                x_RND, self.pending[index] = kinds.kda_window(*attention)
+            run = kinds.moe if isinstance(w.mlp, Moe) else kinds.mlp
+            x_RND = run(config, ops, w.mlp_hyper, w.mlp, x_RND)
         hidden_RD = x_RND.sum(1) * (1 / config.streams)
         return ops.rms_norm(hidden_RD, self.weights.norm, config.norm_eps)
 
@@ -72,11 +83,11 @@ class Glm53:
 
     def settle(self, rows: Rows, accepted_B: Tensor) -> None:
         source_BH = plan.history_sources(rows, accepted_B, self.config.conv - 1)
-        for state, pending in zip(self.state, self.pending, strict=True):
-            if isinstance(state, KdaState):
-                assert pending is not None
-                kda_settle(state, pending, rows, accepted_B, source_BH)
-        self.pending = []
+        for index, pending in self.pending.items():
+            state = self.state[index]
+            assert isinstance(state, KdaState)
+            kda_settle(state, pending, rows, accepted_B, source_BH)
+        self.pending = {}
 
     def logits(self, hidden_RD: Tensor) -> Tensor:
         return self.ops.linear(hidden_RD, self.weights.head)
