@@ -234,7 +234,6 @@ class Host:
         LOG.error("the engine is lost: %s", words, exc_info=None if known else error)
         with self._gate:
             self._lost = self._lost or words or "no reason given"
-            self._arrivals.clear()
             replies = list(self._lanes.replies.values())
         for reply in replies:
             if reply.end is None:

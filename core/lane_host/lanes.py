@@ -80,7 +80,7 @@ class Lanes:
     def admit_one(self, now: float) -> bool:
         """Take one reply off the queue; false when none of those that may go next has room."""
         passed: list[Reply] = []
-        for reply in self.queue.first(1 + self.skips, now):
+        for reply in self.queue.first(1 + self.skips):
             if self.try_open(reply, now, alone=not passed and not (self.line or self.live)):
                 for waiter in passed:
                     waiter.skipped += 1
@@ -176,15 +176,15 @@ class Lanes:
         assert reply.end is None, (reply.stream, reply.end, reason)
         reply.end = reply.ending(reason, words)
         self.outbox.owe(reply)
-        self.replies.pop(reply.stream, None)
+        self.figures.end(reply, reason)
         self.queue.remove(reply)
         self.line.pop(reply.stream, None)
         self.live.pop(reply.stream, None)
-        self.figures.end(reply, reason)
+        self.replies.pop(reply.stream, None)
 
     def end_waiting(self, reason: str, words: str) -> None:
         """End what was never admitted; once closing began nothing more comes to wait."""
-        for reply in self.queue.first(len(self.queue), 0.0):
+        for reply in self.queue.first(len(self.queue)):
             self.end(reply, reason, words)
 
     def end_all(self, reason: str, words: str) -> None:

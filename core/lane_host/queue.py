@@ -11,7 +11,8 @@ class Queue:
     """Foreground before background, first come first served inside each.
 
     A background reply joins the foreground `background_after` seconds after its submission, as if
-    it had come at that moment. Every call costs the same however many wait.
+    it had come at that moment; so the order needs no clock. Every call costs the same however many
+    wait.
     """
 
     def __init__(self, background_after: float) -> None:
@@ -30,13 +31,13 @@ class Queue:
         line = self.background if reply.job.background else self.foreground
         line.pop(reply.stream, None)
 
-    def first(self, most: int, now: float) -> list[Reply]:
-        """The first `most` replies of the queue, in the order of their admission at `now`."""
+    def first(self, most: int) -> list[Reply]:
+        """The first `most` replies of the queue, in the order of their admission."""
         order: list[Reply] = []
         front, back = iter(self.foreground.values()), iter(self.background.values())
         fore, aged = next(front, None), next(back, None)
         while len(order) < most and (fore is not None or aged is not None):
-            if fore is None or (aged is not None and self.joins_before(aged, fore, now)):
+            if fore is None or (aged is not None and self.joins_before(aged, fore)):
                 assert aged is not None
                 order.append(aged)
                 aged = next(back, None)
@@ -45,6 +46,5 @@ class Queue:
                 fore = next(front, None)
         return order
 
-    def joins_before(self, aged: Reply, fore: Reply, now: float) -> bool:
-        joined = aged.submitted + self.background_after
-        return joined <= now and joined < fore.submitted
+    def joins_before(self, aged: Reply, fore: Reply) -> bool:
+        return aged.submitted + self.background_after < fore.submitted

@@ -52,7 +52,7 @@ class Turns:
         self.look()
         steps = self.fills()
         self.round()
-        if self.launched == launched or not self.lanes.busy():
+        if not self.lanes.busy():
             self.lanes.outbox.flush()
         if self.launched != launched:
             self.figures.turns += 1
@@ -217,7 +217,7 @@ class Turns:
         """Keep the tokens up to the reply's end, if it has come, and owe them to its reader."""
         kept, reason, words = reply.take(tokens, logprobs)
         reply.accepted += min(kept, len(tokens) - 1)
-        reply.guesses = drafts if reply.draws else ()
+        reply.guesses = drafts
         reply.last_at = now
         self.figures.tokens += kept
         self.lanes.outbox.owe(reply)

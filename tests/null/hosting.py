@@ -113,6 +113,7 @@ class Rig:
         self.before = before
         self.jobs: dict[int, Job] = {}
         fake.setdefault("fills", {})
+        self.shelf = (host or {}).get("keeper")
         self.engine = FakeEngine(FakeOptions(hook=self.hook, wait=self.clock.wait, **fake))
         self.deliver = deliver or self.reader
         self.host = Host(
@@ -163,6 +164,8 @@ class Rig:
         assert stats.finished == sum(reason in FINISHED for reason in reasons)
         if not lost:
             assert self.engine.streams == {}
+            kept = self.shelf.kept.values() if isinstance(self.shelf, Shelf) else ()
+            assert sorted(saved.id for saved in kept) == sorted(self.engine.kept)
         for stream, made in self.jobs.items():
             self.check_stream(made, self.reader.ends[stream], self.reader.tokens[stream])
 

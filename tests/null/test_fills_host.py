@@ -118,6 +118,20 @@ def small_ones_cut_in_once_a_piece(choose: NextFill) -> None:
     assert " ".join(seen[:12]) == "P2 R P3 R P2 R P4 R P2 R P5 R"
 
 
+def only_a_pass_that_begins_overtakes(choose: NextFill) -> None:
+    """Two begun passes take turns; neither overtook the other, so a fresh one goes next."""
+    rig = Rig(
+        host={"next_fill": choose}, fills={"fill_chunks": 1, "fill_many": True, "fill_rounds": 3}
+    )
+    rig.submit(job(1, 4, 60), job(2, 256), job(4, 256))
+    for _ in range(7):
+        rig.host.turn()
+    rig.submit(job(5, 256))
+    rig.run()
+    rig.check()
+    assert " ".join(rig.fills()).startswith("P1 R P2 R P4 R R R P2 R R P5 R R R P4")
+
+
 def a_drain_cuts_in_as_one(choose: NextFill) -> None:
     seen = beside_a_live_stream(
         choose, (2, 256), (3, 4), (4, 4), (5, 4), fill_cut_in=8, fill_drain=8
@@ -136,6 +150,7 @@ CHECKS = [
     many_take_turns_a_round_apart,
     small_ones_cut_in_once_a_piece,
     a_drain_cuts_in_as_one,
+    only_a_pass_that_begins_overtakes,
 ]
 
 

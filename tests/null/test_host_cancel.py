@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from tensorfold.backends.fake.options import Call
-from tests.null.hosting import Rig, job
+from tests.null.hosting import Rig, Shelf, job
 
 
 def cancelling(when: Callable[[Call], bool], *streams: int, **fake: object) -> Rig:
@@ -79,13 +79,21 @@ def test_live_in_a_round_it_emits_nothing_of_that_round(kind: str) -> None:
 
 def test_between_turns_what_was_owed_is_dropped() -> None:
     rig = Rig()
-    rig.submit(job(1, most=20), job(2))
+    rig.submit(job(1, most=20, logprobs=2), job(2))
     for _ in range(3):
         rig.host.turn()
     rig.host.cancel(1)
     rig.run()
     rig.check()
     assert len(rig.reader.tokens[1]) == rig.reader.ends[1].counts.tokens == 3
+
+
+def test_the_state_that_a_cancelled_pass_left_is_kept_or_dropped_like_any_other() -> None:
+    rig = cancelling(lambda call: call.kind == "fill.land", 1, host={"keeper": Shelf(16)})
+    rig.submit(job(1, rows=40), job(2, rows=40))
+    rig.run()
+    rig.check()
+    assert len(rig.engine.kept) == 2
 
 
 def test_it_frees_the_lane_before_the_next_round() -> None:

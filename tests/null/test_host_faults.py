@@ -136,6 +136,7 @@ OWN_PARTS = {
     "go_live": (lanes_module.Lanes, "go_live"),
     "end": (lanes_module.Lanes, "end"),
     "keep": (lanes_module.Lanes, "keep"),
+    "remove": (lanes_module.Queue, "remove"),
     "fills": (turn_module.Turns, "fills"),
     "land_pieces": (turn_module.Turns, "land_pieces"),
     "land_window": (turn_module.Turns, "land_window"),
@@ -147,7 +148,7 @@ OWN_PARTS = {
 
 
 @pytest.mark.parametrize("part", OWN_PARTS)
-@pytest.mark.parametrize("nth", [0, 1, 4])
+@pytest.mark.parametrize("nth", [0, 3, 4])
 @pytest.mark.parametrize("after", [False, True])
 def test_an_error_inside_the_hosts_own_turn_ends_every_stream_once(
     monkeypatch: pytest.MonkeyPatch, part: str, nth: int, after: bool
@@ -278,6 +279,22 @@ def test_closing_gives_replies_in_progress_their_time_and_ends_the_rest() -> Non
     assert rig.reader.ends[2].counts.tokens == 11
     stats = rig.host.stats()
     assert (stats.closing, stats.alive, stats.aborted) == (True, False, 2)
+
+
+def test_a_job_that_comes_between_a_look_and_the_end_is_ended_too() -> None:
+    def before(call: Call) -> None:
+        if call.kind == "close" and call.index == 0:
+            rig.submit(job(5))
+            rig.host.close_now()
+
+    rig = Rig(before=before)
+    rig.submit(job(1, most=50), job(2, most=50))
+    rig.host.turn()
+    rig.host.cancel(1)
+    rig.run()
+    rig.check()
+    assert [rig.reader.ends[s].reason for s in (1, 2, 5)] == ["cancelled", "closing", "closing"]
+    assert not rig.host.turn()
 
 
 def test_a_closed_host_takes_no_new_work_and_closes_again_in_peace() -> None:

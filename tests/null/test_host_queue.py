@@ -83,6 +83,19 @@ def test_only_a_freed_storage_makes_the_host_ask_again() -> None:
     assert sum(call.kind == "open" for call in rig.calls) <= 4 + 4 + 3 + 2
 
 
+def test_a_kept_state_that_makes_way_is_a_freed_storage_too() -> None:
+    shelf = Shelf(32, 96, most=1)
+    rig = Rig(lanes=4, room_tokens=270, fills={"fill_chunks": 1}, host={"keeper": shelf})
+    rig.submit(job(1, rows=100, most=1))
+    rig.run()
+    # Beside stream 2 and the 96 rows kept there is no room for stream 4; beside 32 rows there is.
+    rig.submit(job(2, rows=130, most=40), job(4, rows=10, most=40))
+    rig.run()
+    rig.check()
+    assert rig.events.count("open 4") == 2
+    assert rig.events.index("fill 4") < rig.events.index("close 2")
+
+
 def test_fewer_lanes_than_asked_still_serve_everyone() -> None:
     rig = Rig(lanes=8, room_lanes=3)
     rig.submit(*(job(stream) for stream in range(1, 20)))

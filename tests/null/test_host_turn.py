@@ -93,6 +93,17 @@ def test_a_job_that_wants_no_drafts_gets_none() -> None:
     assert counts[2].accepted == 19 - counts[2].rounds
 
 
+@pytest.mark.parametrize("most", range(1, 8))
+def test_no_more_drafts_are_asked_than_the_reply_can_use(most: int) -> None:
+    rig = Rig(drafts=7, wrong_in=0)
+    rig.submit(job(1, most=most))
+    rig.run()
+    rig.check()
+    assert rig.calls[1].pieces[0].want == max(0, most - 2)
+    wants = [call.windows[0].want for call in rig.calls if call.kind == "round"]
+    assert wants == [max(0, most - 3)] * (most > 1)
+
+
 def test_drafts_that_are_all_right_are_all_accepted() -> None:
     rig = Rig(drafts=3, wrong_in=0)
     rig.submit(job(1, most=21))
@@ -153,7 +164,7 @@ def test_end_token_comes_before_stop_and_stop_before_length() -> None:
 
 def test_tokens_after_an_end_are_dropped_before_anything_is_counted() -> None:
     rig = Rig(drafts=7, wrong_in=0)
-    rig.submit(job(1, most=20, ends=lambda tokens: len(tokens) == 4))
+    rig.submit(job(1, most=20, logprobs=1, ends=lambda tokens: len(tokens) == 4))
     rig.run()
     rig.check()
     counts = rig.reader.ends[1].counts
