@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from tensorfold.core.engine_api import Engine
     from tensorfold.core.text import Text
 
+# Takes a half-drawn bar away and shows the cursor again.
+CLEAN_LINE = b"\r\x1b[K\x1b[?25h"
+
 
 def main(arguments: Sequence[str]) -> int:
     parser = Parser(
@@ -104,8 +107,8 @@ def check_port(host: str, port: int) -> None:
         with socket.socket(family, kind, protocol) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
-    except OSError as error:
-        why = error.strerror or str(error)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error)
         raise StartError(f"cannot listen on {host} port {port}: {why}") from None
 
 
@@ -149,5 +152,7 @@ def ending_at_once() -> Iterator[None]:
 def end_now(number: int, frame: FrameType | None) -> None:
     """End without unwinding: a load may be deep in a library, and nothing is owed to anyone."""
     name = signal.Signals(number).name
+    if os.isatty(2):
+        os.write(2, CLEAN_LINE)
     os.write(2, f"tensorfold: stopped by {name} before it was ready to serve\n".encode())
     os._exit(0 if number == signal.SIGTERM else 130)

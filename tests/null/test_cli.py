@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import runpy
 import socket
 import subprocess
@@ -77,7 +78,9 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 @pytest.fixture(autouse=True)
-def free_port(monkeypatch: pytest.MonkeyPatch) -> None:
+def settings_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("TF_")]:
+        monkeypatch.delenv(name)
     monkeypatch.setenv("TF_PORT", "0")
 
 
@@ -136,7 +139,7 @@ def test_a_port_that_is_taken_is_told_before_anything_loads(
     assert words == f"cannot listen on 127.0.0.1 port {port}: Address already in use"
 
 
-@pytest.mark.parametrize("host", ["203.0.113.7", "no-such-host.invalid"])
+@pytest.mark.parametrize("host", ["203.0.113.7", "no-such-host.invalid", "a..b"])
 def test_an_address_that_is_not_this_machines_is_refused(refused: Refused, host: str) -> None:
     assert refused("serve", "--host", host).startswith(f"cannot listen on {host} port 0: ")
 
@@ -274,14 +277,18 @@ def test_a_name_that_is_neither_folder_nor_bundled_is_refused_by_listing(
     assert "is not a folder" in refused("serve", str(tmp_path / "file"))
 
 
+def bundle(name: str, folder: Path = Path("bundled"), family: str = "f") -> models.Bundle:
+    return models.Bundle(name, family, folder)
+
+
 def test_without_a_name_the_bundled_model_is_meant(tmp_path: Path) -> None:
-    one, two = tmp_path / "one", tmp_path / "two"
-    assert models.find_folder({"a": one}, "") == ("a", one)
-    assert models.find_folder({"a": one, models.FIRST: two}, "") == (models.FIRST, two)
+    assert models.find_folder([bundle("a", tmp_path)], "") == ("a", tmp_path)
+    two = [bundle("a"), bundle(models.FIRST, tmp_path)]
+    assert models.find_folder(two, "") == (models.FIRST, tmp_path)
     with pytest.raises(StartError, match="several models are bundled, name one: a, b"):
-        models.find_folder({"a": one, "b": two}, "")
+        models.find_folder([bundle("a"), bundle("b")], "")
     with pytest.raises(StartError, match="no bundled model is installed"):
-        models.find_folder({}, "")
+        models.find_folder([], "")
 
 
 def test_a_bundled_name_comes_before_a_folder_of_that_name(
@@ -289,8 +296,27 @@ def test_a_bundled_name_comes_before_a_folder_of_that_name(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a").mkdir()
-    assert models.find_folder({"a": Path("bundled")}, "a") == ("a", Path("bundled"))
-    assert models.find_folder({"a": Path("bundled")}, "./a") == ("a", Path("a"))
+    assert models.find_folder([bundle("a")], "a") == ("a", Path("bundled"))
+    assert models.find_folder([bundle("a")], "./a") == ("a", Path("a"))
+
+
+def test_a_model_that_two_families_bundle_is_refused_naming_them() -> None:
+    two = [bundle("a", family="f"), bundle("a", family="g"), bundle("b")]
+    with pytest.raises(StartError, match="model 'a' is bundled by families f and g"):
+        models.find_folder(two, "a")
+    assert models.find_folder(two, "b")[0] == "b"
+
+
+def test_a_family_that_fails_to_list_its_models_stops_no_other(
+    installed: Callable[..., None], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    sick = family("sick", "s_next")
+    sick.value.bundled = lambda: {}["gone"]
+    installed(families=[sick, family("f", "f_next", small=tmp_path)])
+    assert cli.main(["models"]) == 0
+    assert capsys.readouterr().out == (
+        f"small  family f  {tmp_path}\nfamily sick failed to list its models (KeyError: 'gone')\n"
+    )
 
 
 def test_a_backend_that_brings_a_whole_engine_serves_its_own_folder_only(
