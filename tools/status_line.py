@@ -76,16 +76,16 @@ class StatusLine:
 
     def __enter__(self) -> StatusLine:
         handler: logging.Handler = logging.StreamHandler(self.stream)
+        words = "%(asctime)s %(levelname)s %(message)s"
         if self.stream.isatty():
             from rich.console import Console
             from rich.logging import RichHandler
 
             # The log goes through the line's own console, which keeps the two apart.
             console = Console(file=self.stream)
-            handler = RichHandler(console=console, show_path=False)
+            handler, words = RichHandler(console=console, show_path=False), "%(message)s"
             self.status = console.status("loaded")
-        else:
-            handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        handler.setFormatter(logging.Formatter(words))
         logging.basicConfig(level=self.level, handlers=[handler], force=True)
         return self
 
