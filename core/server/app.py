@@ -212,12 +212,17 @@ async def until_over(
             break
     LOG.info("shutting down: replies in progress have %g s", drain)
     here.closing.begin(drain)
+    clock = asyncio.get_running_loop().time
+    end = clock() + drain + LAST_SECONDS
     while not await here.closing.wait(LOOK_SECONDS):
         status(host.stats())
         if not signals.empty():
             host.close_now()
-            await here.closing.wait(LAST_SECONDS)
-            break
+            end = min(end, clock() + LAST_SECONDS)
+        if clock() > end:
+            # A device that hangs is left to the end of the process.
+            LOG.error("the engine did not come to its end in time")
+            return 1
     return 0 if host.stats().lost is None else 1
 
 

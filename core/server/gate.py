@@ -75,7 +75,11 @@ async def gate(request: web.Request, handler: Handler) -> web.StreamResponse:
     if request.method == "OPTIONS" and service.settings.cors:
         response: web.StreamResponse = web.Response(status=204)
     else:
-        response = await guarded(request, handler)
+        try:
+            response = await guarded(request, handler)
+        except asyncio.CancelledError:
+            LOG.info("%s %s %s left", REQUEST_ID.get(), request.method, request.path)
+            raise
     service.metrics.answers.labels(route=route_of(request), status=str(response.status)).inc()
     LOG.info(
         "%s %s %s %d %.3f s",

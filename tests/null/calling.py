@@ -28,9 +28,13 @@ HELLO = [{"role": "user", "content": "hello"}]
 DEFAULTS = FakeOptions()
 
 
-@cache
 def fake_text(think: str = "") -> Text:
     """The fake's own text; `think` is the two characters that open and close reasoning."""
+    return loaded_text(think)
+
+
+@cache
+def loaded_text(think: str) -> Text:
     chat = ChatFormat(template="", think_open=think[:1], think_close=think[1:])
     return load_text(FOLDER, chat, 97, ())
 

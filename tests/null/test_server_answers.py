@@ -268,6 +268,15 @@ async def test_chat_logprobs_have_bytes_and_alternatives() -> None:
     assert none["choices"][0]["logprobs"] is None
 
 
+async def test_the_token_that_ends_a_reply_has_no_text_and_no_logprobs() -> None:
+    async with server() as client:
+        body = await client.plain(prompt="abc", max_tokens=400, seed=1, logprobs=0)
+    choice = body["choices"][0]
+    assert choice["stop_reason"] == model.END_TOKEN
+    assert "".join(choice["logprobs"]["tokens"]) == choice["text"]
+    assert body["usage"]["completion_tokens"] == len(choice["text"]) + 1
+
+
 async def test_completion_logprobs_have_offsets() -> None:
     async with server() as client:
         body = await client.plain(prompt="abc", max_tokens=9, logprobs=2, temperature=0)

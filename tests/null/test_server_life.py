@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import threading
 from typing import Any
 
@@ -13,6 +14,7 @@ from tensorfold.backends.fake.options import Call, FakeOptions, Trouble
 from tensorfold.core.errors import EngineFault, EngineLost, StartError
 from tensorfold.core.lane_host.stream import HostStats
 from tensorfold.core.server.app import Serving, until_over
+from tensorfold.core.server.sse import EventStream
 from tests.null.calling import CHAT, PLAIN, Client, chat, read_events, server, slow, text_of
 
 pytestmark = pytest.mark.asyncio
@@ -94,6 +96,10 @@ async def test_a_client_that_leaves_while_it_waits_is_never_seated() -> None:
         await first
         await client.until("aborted", 1)
         assert client.engine.counts["open"] == 1
+        figures = await client.metrics()
+    # It had no first token, and counts as none.
+    assert figures["requests_started_total"] == 2
+    assert figures["time_to_first_token_seconds_count"] == 1
 
 
 async def test_leaving_one_of_many_changes_nothing_for_the_others() -> None:
@@ -129,14 +135,25 @@ async def test_a_silent_stream_is_kept_alive_by_comments_and_begins_before_its_p
 
 
 async def test_a_reader_that_takes_nothing_is_dropped_alone(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Alternatives to every token make more text than the system's buffers hold.
-    chatty = {"prompt": "abc", "max_tokens": 4000, "ignore_eos": True, "logprobs": 5, "n": 3}
+    opened = EventStream.open
+
+    async def open_narrow(events: EventStream) -> None:
+        await opened(events)
+        inner = events.transport.get_extra_info("socket")
+        inner.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+
+    # The system's own buffers would hold megabytes.
+    monkeypatch.setattr(EventStream, "open", open_narrow)
+    chatty = LONG | {"max_tokens": 800, "logprobs": 5, "stream": True}
     async with server(reader_timeout=0.1) as client:
         address, port = client.here.address.removeprefix("http://").split(":")
-        reader, writer = await asyncio.open_connection(address, int(port), limit=1024)
-        body = json.dumps({"model": "fake", "stream": True, **chatty}).encode()
+        narrow = socket.socket()
+        narrow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        narrow.connect((address, int(port)))
+        reader, writer = await asyncio.open_connection(sock=narrow, limit=1024)
+        body = json.dumps(chatty).encode()
         head = f"POST {PLAIN} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
         writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         await reader.readexactly(10)
@@ -279,6 +296,20 @@ async def test_a_lost_engine_is_an_exit_code_after_the_drain_time() -> None:
         code, seconds = await watch(client.here, [], [])
         assert (code, seconds >= 0.05) == (1, True)
         client.engine.streams.clear()
+
+
+async def test_an_engine_that_hangs_does_not_keep_the_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tensorfold.core.server.app.LAST_SECONDS", 0.05)
+    monkeypatch.setattr("tensorfold.core.server.app.LOOK_SECONDS", 0.01)
+    gate = Gate("round.land")
+    async with server(FakeOptions(hook=gate), shutdown_timeout=0.0) as client:
+        asked = asyncio.create_task(client.post(PLAIN, LONG))
+        await gate.wait_reached()
+        assert (await watch(client.here, [15], []))[0] == 1
+        gate.opened.set()
+        assert (await asked)[0] == 503
 
 
 async def test_a_port_that_is_taken_is_one_sentence() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from itertools import pairwise
+from itertools import pairwise, product
 
 import pytest
 from hypothesis import given, settings
@@ -143,6 +143,21 @@ def test_a_stop_is_found_wherever_the_text_is_cut_and_nothing_else_is_held_at_th
         # Only what may still become a stop is held back.
         assert finder.held == "" or any(stop.startswith(finder.held) for stop in stops)
     assert (given + finder.flush(), stopped) == first_stop(text, stops)
+
+
+def test_a_stop_is_found_in_every_short_text() -> None:
+    texts = ["".join(letters) for size in range(9) for letters in product("ab", repeat=size)]
+    for stop in ("a", "ab", "aab", "aba", "abab", "aabaa", "abaab"):
+        for text in texts:
+            finder = Finder((stop,))
+            before, stopped = "", None
+            for character in text:
+                found = finder.feed(character)
+                if isinstance(found, Found):
+                    before, stopped = before + found.before, found.text
+                    break
+                before += found
+            assert (before + finder.flush(), stopped) == first_stop(text, [stop])
 
 
 def cut(*pieces: str) -> list[int]:
