@@ -1,0 +1,124 @@
+"""The bundled model's tokenizer and its rendering of chats, as it ships them."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+CONTROL = (
+    "<|endoftext|>",
+    "[MASK]",
+    "[gMASK]",
+    "<sop>",
+    "<|system|>",
+    "<|user|>",
+    "<|assistant|>",
+    "<|observation|>",
+)
+# Readers of a reply need these in its text, so they are not "special" to a decoder.
+MARKUP = (
+    "<think>",
+    "</think>",
+    "<tool_call>",
+    "</tool_call>",
+    "<tool_response>",
+    "</tool_response>",
+    "<arg_key>",
+    "</arg_key>",
+    "<arg_value>",
+    "</arg_value>",
+)
+ENDS = ("<|endoftext|>", "<|user|>", "<|observation|>")
+# Words with the space before them, single digits, runs of marks, line ends, other space.
+PIECES = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+def train_tokenizer(texts: Iterable[str], vocab: int) -> Tokenizer:
+    """A byte-level BPE of exactly `vocab` tokens; control and markup tokens have the last ids."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(PIECES), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    plain = vocab - len(CONTROL) - len(MARKUP)
+    trainer = trainers.BpeTrainer(
+        vocab_size=plain,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    if tokenizer.get_vocab_size() != plain:
+        raise ValueError(f"the texts give {tokenizer.get_vocab_size()} tokens, not {plain}")
+    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in CONTROL])
+    tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for token in MARKUP])
+    return tokenizer
+
+
+class Renderer:
+    """Renders chats with a template as the server does."""
+
+    def __init__(self, template: str) -> None:
+        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+        environment.filters["tojson"] = _to_json
+        environment.globals["raise_exception"] = _refuse
+        self.template = environment.from_string(template)
+
+    def __call__(self, chat: dict[str, Any], *, open_reply: bool = False) -> str:
+        """The text of a chat: `messages`, and `tools` and template switches if it has them."""
+        return self.template.render(**chat, add_generation_prompt=open_reply)
+
+
+def _to_json(value: Any, ensure_ascii: bool = False) -> str:  # noqa: ANN401
+    return json.dumps(value, ensure_ascii=ensure_ascii)
+
+
+def _refuse(words: str) -> None:
+    raise ValueError(words)
+
+
+def write_text_files(tokenizer: Tokenizer, out: Path, context: int) -> dict[str, int]:
+    """Write tokenizer.json and the two small configs; returns ids of the control tokens."""
+    tokenizer.save(str(out / "tokenizer.json"), pretty=False)
+    ids = {token: tokenizer.token_to_id(token) for token in (*CONTROL, *MARKUP)}
+    added = {
+        str(ids[token]): {
+            "content": token,
+            "lstrip": False,
+            "normalized": False,
+            "rstrip": False,
+            "single_word": False,
+            "special": token in CONTROL,
+        }
+        for token in (*CONTROL, *MARKUP)
+    }
+    config = {
+        "added_tokens_decoder": added,
+        "additional_special_tokens": list(CONTROL),
+        "clean_up_tokenization_spaces": False,
+        "do_lower_case": False,
+        "eos_token": "<|endoftext|>",
+        "pad_token": "<|endoftext|>",
+        "padding_side": "left",
+        "remove_space": False,
+        "model_max_length": context,
+        "tokenizer_class": "PreTrainedTokenizerFast",
+    }
+    generation = {
+        "eos_token_id": [ids[token] for token in ENDS],
+        "pad_token_id": ids["<|endoftext|>"],
+        "do_sample": True,
+        "temperature": 1.0,
+        "top_p": 0.95,
+    }
+    for name, value in (("tokenizer_config", config), ("generation_config", generation)):
+        (out / f"{name}.json").write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+    return ids
