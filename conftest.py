@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,6 +15,9 @@ PLUGIN_KEYS = {
     "pytest_timeout": ["timeout"],
     "pytest_asyncio": ["asyncio_mode", "asyncio_default_fixture_loop_scope"],
 }
+
+# Threads that wait for one another crawl on a machine that is busy with other tests.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 INSTALLED = find_spec("tensorfold") is not None
 if not INSTALLED:
