@@ -14,6 +14,8 @@ from tensorfold.core.text.reader import Markers, ReadingRules
 from tensorfold.core.text.template import MOST_SOURCE, ChatTemplate, TemplateFault
 from tensorfold.core.text.tokenizer import Vocabulary, load_vocabulary
 
+# Stands where a final message is to go on, while its chat is rendered; private-use characters.
+CONTINUED = "\ue000\ue001\ue000"
 # For a model that is served without chats.
 NO_TEMPLATE = "{{ raise_exception('this model has no chat template') }}"
 
@@ -70,22 +72,24 @@ class Text:
         With `continue_final_message` the text ends inside the last message, for the model to go
         on with it.
         """
+        shown = [dict(message) for message in messages]
+        if continue_final_message:
+            shown[-1]["content"] = str(shown[-1].get("content") or "") + CONTINUED
         rendered = self.template.render(
             {
                 **self.special_texts,
                 **(values or {}),
-                "messages": list(messages),
+                "messages": shown,
                 "tools": list(tools) if tools else None,
                 "add_generation_prompt": add_generation_prompt and not continue_final_message,
             }
         )
         if not continue_final_message:
             return rendered
-        content = str(messages[-1].get("content") or "").strip()
-        end = rendered.rfind(content)
-        if not content or end < 0:
-            raise TemplateFault("the final message has no text that could be continued")
-        return rendered[: end + len(content)]
+        before, mark, _ = rendered.rpartition(CONTINUED)
+        if not mark:
+            raise TemplateFault("the chat template leaves no place to continue the final message")
+        return before
 
     def chat_prompt(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> Prompt:
         """A chat as ids; options as in `render`. Raises `RequestError`."""

@@ -120,6 +120,12 @@ def test_a_final_message_is_continued_where_it_stops(tmp_path: Path) -> None:
     text = load(write_folder(tmp_path, template=template), end_ids=())
     messages = [{"role": "user", "content": "x"}, {"role": "assistant", "content": " so far "}]
     rendered = text.render(messages, continue_final_message=True)
-    assert rendered == "[user]x[end][assistant] so far"
-    with pytest.raises(RequestError, match="no text that could be continued"):
-        text.chat_prompt([{"role": "assistant", "content": ""}], continue_final_message=True)
+    assert rendered == "[user]x[end][assistant] so far "
+    # The template's own words after the message are no part of it, whatever the message says.
+    ends = [{"role": "assistant", "content": "the end"}]
+    assert text.render(ends, continue_final_message=True) == "[assistant]the end"
+    empty = [{"role": "assistant", "content": None}]
+    assert text.render(empty, continue_final_message=True) == "[assistant]"
+    blind = load(write_folder(tmp_path, template="{{ messages[0].role }}"), end_ids=())
+    with pytest.raises(RequestError, match="leaves no place"):
+        blind.chat_prompt(ends, continue_final_message=True)
