@@ -138,26 +138,28 @@ async def test_template_fields_reach_the_template(monkeypatch: pytest.MonkeyPatc
     assert [one["add_generation_prompt"] for one in seen] == [True, False, True]
 
 
-async def test_a_long_tokenization_holds_nobody_else_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = fake_text()
-    plain_prompt = text.plain_prompt
+@pytest.mark.parametrize("path", [CHAT, PLAIN])
+async def test_a_long_tokenization_holds_nobody_else_up(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vocabulary = fake_text().vocabulary
+    encode, opened = vocabulary.encode, threading.Event()
 
-    opened = threading.Event()
+    def slowly(text: str, **options: Any) -> Any:
+        if "abc" in text:
+            assert opened.wait(10)
+        return encode(text, **options)
 
-    def slowly(prompt: str) -> Any:
-        assert opened.wait(10)
-        return plain_prompt(prompt)
-
+    monkeypatch.setattr(vocabulary, "encode", slowly)
+    long = {"prompt": "abc", "messages": [{"role": "user", "content": "abc"}], "max_tokens": 1}
     async with server() as client:
-        await client.chat()
-        monkeypatch.setattr(text, "plain_prompt", slowly)
-        asked = asyncio.create_task(client.plain(prompt="abc", max_tokens=1))
+        asked = asyncio.create_task(client.post(path, {"model": "fake", **long}))
         await asyncio.sleep(0.01)
         assert (await client.get("/health"))[0] == 200
         await client.chat()
         assert not asked.done()
         opened.set()
-        await asked
+        assert (await asked)[0] == 200
 
 
 async def test_equal_request_ids_do_not_collide() -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from openai import AsyncOpenAI, OpenAI
 
-START_SECONDS = 60
+START_SECONDS = 100
 ADDRESS = re.compile(r"http://[^\s]+:\d+")
 
 
