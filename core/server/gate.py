@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import time
 import uuid
@@ -81,7 +82,10 @@ async def gate(request: web.Request, handler: Handler) -> web.StreamResponse:
             LOG.info("%s %s %s left", REQUEST_ID.get(), request.method, request.path)
             raise
     service.metrics.answers.labels(route=route_of(request), status=str(response.status)).inc()
-    LOG.info(
+    # Probes come all the time.
+    quiet = request.method in ("GET", "HEAD") and response.status < 400
+    LOG.log(
+        logging.DEBUG if quiet else logging.INFO,
         "%s %s %s %d %.3f s",
         REQUEST_ID.get(),
         request.method,

@@ -37,9 +37,12 @@ class Reply:
     carried yet; the token that ends a reply has no log-probability there, as it has no text.
     """
 
-    def __init__(self, index: int, job: Job, rules: ReadingRules) -> None:
+    def __init__(
+        self, index: int, job: Job, rules: ReadingRules, stop_token_ids: frozenset[int]
+    ) -> None:
         self.index = index
         self.job = job
+        self.stop_token_ids = stop_token_ids
         self.reader = Reader(rules)
         self.texts: dict[str, list[str]] = {"reasoning": [], "content": []}
         self.tokens: list[int] = []
@@ -76,17 +79,19 @@ class Reply:
 
     @property
     def stop_reason(self) -> str | int | None:
-        """The stop string, or the token of `stop_token_ids`, that ended the reply."""
+        """What the request itself gave as a stop and ended the reply: a string or a token."""
         assert self.end is not None
         if self.end.reason == STOP:
             return self.reader.stopped
-        return self.tokens[-1] if self.end.reason == END_TOKEN else None
+        asked = self.end.reason == END_TOKEN and self.tokens[-1] in self.stop_token_ids
+        return self.tokens[-1] if asked else None
 
 
 def make_replies(order: Order) -> dict[int, Reply]:
     """The replies of an order, by stream, in order of index."""
     pairs = enumerate(zip(order.jobs, order.rules, strict=True))
-    return {job.stream: Reply(index, job, rules) for index, (job, rules) in pairs}
+    asked = order.params.stop_token_ids
+    return {job.stream: Reply(index, job, rules, asked) for index, (job, rules) in pairs}
 
 
 def failure(end: End) -> RequestError | None:
