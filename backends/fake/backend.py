@@ -65,9 +65,9 @@ class FakeBackend:
             "windows sampled": windows_equal_rows(sampled),
         }
         for name, holds in checks.items():
-            report(f"fake {name}: {'ok' if holds else 'FAILED'}")
+            report(f"fake {name}: {'holds' if holds else 'FAILS'}")
         good = sum(checks.values())
-        report(f"SUMMARY fake {good} of {len(checks)} ok")
+        report(f"SUMMARY fake: {good} checks hold, {len(checks) - good} fail")
         return good == len(checks)
 
 

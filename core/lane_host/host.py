@@ -28,6 +28,7 @@ NOW = float("-inf")
 DEFAULTS = HostOptions()
 CLOSED_WORDS = "the server is shutting down"
 CONTEXTS_QUEUED = 64
+RESTART_SECONDS = 10  # what a client is told to wait for a server that goes away
 
 
 class Host:
@@ -141,7 +142,11 @@ class Host:
             return
         words = CLOSED_WORDS if self._lost is None else f"the engine is lost: {self._lost}"
         raise RequestError(
-            words, status=503, kind="server_error", code="unavailable", retry_after=10
+            words,
+            status=503,
+            kind="server_error",
+            code="unavailable",
+            retry_after=RESTART_SECONDS,
         )
 
     def _refuse_if_full(self, jobs: Sequence[Job]) -> None:

@@ -314,6 +314,24 @@ def test_held_back_with_many_the_small_ones_drain_past_it_once() -> None:
     assert " ".join(seen).startswith("P2 R P3 P4 R R R P2")
 
 
+@pytest.mark.parametrize("rounds", [0, 1, 3])
+@pytest.mark.parametrize("fills", [{"fill_many": True}, {"fill_cut_in": 64}])
+@pytest.mark.parametrize("since", range(5))
+def test_a_small_prompt_beside_a_long_one_starts_within_two_pieces(
+    rounds: int, fills: dict[str, int], since: int
+) -> None:
+    rig = Rig(context=8192, fills={"fill_chunks": 1, "fill_rounds": rounds, **fills})
+    rig.submit(job(1, 4, 400), job(2, 6400))
+    for _ in range(4 + since):
+        rig.host.turn()
+    before = len(rig.fills())
+    rig.submit(job(4, 60))
+    rig.run()
+    rig.check()
+    seen = rig.fills()[before:]
+    assert seen[: seen.index("P4")].count("P2") <= 2
+
+
 def test_a_prompt_over_the_drain_goes_first_and_alone() -> None:
     rig = Rig(fills={"fill_chunks": 2, "fill_drain": 20})
     rig.submit(job(1, 100), job(2, 4), job(3, 4))

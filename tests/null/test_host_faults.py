@@ -42,7 +42,12 @@ COUNTS = num_calls()
 SPOTS = [
     (kind, call)
     for kind in CALLS
-    for call in sorted({*range(min(5, COUNTS[kind])), COUNTS[kind] // 2, COUNTS[kind] - 1})
+    for call in sorted({0, 1, 2, COUNTS[kind] // 2, COUNTS[kind] - 1})
+]
+LOSSES: list[tuple[str, int, BaseException]] = [
+    *((kind, call, EngineLost("a dead rank")) for kind, call in SPOTS),
+    *((kind, 1, RuntimeError("out of the blue")) for kind in CALLS),
+    *((kind, 1, SystemExit(3)) for kind in CALLS),
 ]
 
 
@@ -53,10 +58,7 @@ def test_the_crowd_makes_every_call() -> None:
 # -- errors of the engine ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("kind", "call"), SPOTS)
-@pytest.mark.parametrize(
-    "error", [EngineLost("a dead rank"), RuntimeError("out of the blue"), SystemExit(3)]
-)
+@pytest.mark.parametrize(("kind", "call", "error"), LOSSES)
 def test_an_engine_that_is_lost_ends_every_stream_once(
     kind: str, call: int, error: BaseException
 ) -> None:
