@@ -103,9 +103,19 @@ def load_vocabulary(folder: Path, vocab_size: int) -> Vocabulary:
     kind = decoder_kind(decoder)
     if kind not in ("ByteLevel", "Fuse"):
         raise StartError(f"{path}: its decoder is {kind}, and only ByteLevel and Fuse are read")
+    if kind == "ByteLevel":
+        check_bytes(path, tokenizer)
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return Vocabulary(tokenizer, vocab_size, byte_level=kind == "ByteLevel")
+
+
+def check_bytes(path: Path, tokenizer: Tokenizer) -> None:
+    """Refuse a byte-level vocabulary that lacks a byte of UTF-8: text would vanish from prompts."""
+    never = {0xC0, 0xC1, *range(0xF5, 0x100)}
+    for character, byte in ALPHABET.items():
+        if byte not in never and tokenizer.token_to_id(character) is None:
+            raise StartError(f"{path} has no token for the byte {byte:#04x}")
 
 
 def decoder_kind(decoder: object) -> str:

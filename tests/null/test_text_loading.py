@@ -35,6 +35,14 @@ def test_a_broken_tokenizer_is_named(tmp_path: Path, tokenizer: str, words: str)
     assert "tokenizer.json" in str(raised.value)
 
 
+def test_a_tokenizer_that_lacks_a_byte_is_refused(tmp_path: Path) -> None:
+    lacking = json.loads(byte_level_tokenizer().to_str())
+    vocab = lacking["model"]["vocab"]
+    vocab["other"] = vocab.pop("A")
+    with pytest.raises(StartError, match="no token for the byte 0x41"):
+        load(write_folder(tmp_path, tokenizer=json.dumps(lacking)), end_ids=())
+
+
 def test_a_tokenizer_larger_than_the_models_vocabulary_is_refused(tmp_path: Path) -> None:
     size = byte_level_tokenizer().get_vocab_size()
     folder = write_folder(tmp_path)
