@@ -246,7 +246,8 @@ class Turns:
         except EngineFault as error:
             self.nothing_done(batch, error)
             return None
-        assert len(results) == len(batch), (len(results), len(batch))
+        named = [entry.stream for entry in batch]
+        assert [result.stream for result in results] == named, (named, results)
         if self.trace is not None:
             self.forwards.append(traced(batch, results, launched, self.clock()))
         self.look()

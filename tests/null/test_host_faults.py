@@ -112,6 +112,30 @@ def test_a_fault_ends_its_stream_and_the_others_keep_their_results(
     assert set(reasons.values()) == {"length"}
 
 
+@pytest.mark.parametrize("kind", ["fill", "round"])
+@pytest.mark.parametrize("wrong", ["swapped", "short", "long"])
+def test_results_that_answer_another_call_are_a_loss_and_reach_nobody(
+    monkeypatch: pytest.MonkeyPatch, kind: str, wrong: str
+) -> None:
+    rig = Rig(pack_rows=64, fills={"fill_pack": 64})
+    launch = getattr(rig.engine, kind)
+
+    class Mixed:
+        def __init__(self, batch: Sequence[Any]) -> None:
+            self.flight = launch(batch)
+
+        def land(self) -> list[Any]:
+            results = self.flight.land()
+            if wrong == "swapped":
+                return results[::-1]
+            return results[:-1] if wrong == "short" else [*results, results[0]]
+
+    monkeypatch.setattr(rig.engine, kind, Mixed)
+    rig.submit(job(1), job(2))
+    rig.run()
+    rig.check(lost=True)
+
+
 def test_storage_that_is_not_freed_at_the_second_try_is_a_loss() -> None:
     rig = crowd(troubles=(Trouble(kind="close", stream=1, error=EngineFault("stuck")),))
     rig.run()

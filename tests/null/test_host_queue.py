@@ -231,5 +231,5 @@ def test_a_turn_costs_no_more_with_ten_thousand_waiting() -> None:
             began = time.perf_counter()
             rig.host.turn()
             times.append(time.perf_counter() - began)
-        spent.append(sorted(times)[10])
+        spent.append(min(times))
     assert spent[1] < 3 * spent[0]
