@@ -38,7 +38,7 @@ class StartError(Exception):
 
 
 class NoRoom(Exception):
-    """`Engine.open`: the stream fits, but only once others have ended or kept states are dropped."""
+    """`Engine.open`: the stream fits, once others have ended or kept states are dropped."""
 
 
 class Refused(Exception):

@@ -69,7 +69,7 @@ class Settings:
         0, "TF_KEPT_BYTES", "bytes", "engine", "room beside the lanes for kept states", least=0
     )
     threads: int = switch(
-        0, "TF_THREADS", "threads", "engine", "CPU threads; 0: all cores", least=0, most=1024
+        1, "TF_THREADS", "threads", "engine", "CPU threads of the engine", least=1, most=1024
     )
     compile: bool = switch(False, "TF_COMPILE", "flag", "engine", "run the compiled forward")
     temperature: float = switch(

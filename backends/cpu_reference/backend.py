@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import torch
 
-from tensorfold.backends.cpu_reference.products import TILE
+from tensorfold.backends.cpu_reference.products import BY_FOUR
 from tensorfold.backends.cpu_reference.table import candidates
 from tensorfold.core.backend_api import EngineOrder
 from tensorfold.core.engine import checks
@@ -30,14 +30,14 @@ def graph(ops: Ops) -> tuple[Ops, Compile]:
 
 def open_engine(order: EngineOrder, *, verdict: Callable[..., bool] = checks.holds) -> TorchEngine:
     """`verdict` judges a library product on a call; the load-time check unless a test says."""
-    if order.settings.threads:
-        torch.set_num_threads(order.settings.threads)
+    # Few rows of a small model gain nothing from more threads, and lose much on a busy machine.
+    torch.set_num_threads(order.settings.threads)
     device = Device(
         backend="cpu-reference",
         candidates=candidates(),
         device=torch.device("cpu"),
         dtype=torch.float32,
-        tile=TILE,
+        tile=BY_FOUR.tile,
         free_bytes=free_bytes(),
         # The library's kernels follow the processor and the number of threads.
         bits={

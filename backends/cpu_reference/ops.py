@@ -29,7 +29,7 @@ def linear(p: Products, x_RK: Tensor, w_NK: Tensor) -> Tensor:
 def by_batch(p: Products, x_RPK: Tensor, w_PKN: Tensor) -> Tensor:
     """[R, P, K] and [P, K, N] to [P, R, N], rows padded to the tile."""
     rows = x_RPK.shape[0]
-    return p.batch(pad_rows(x_RPK).transpose(0, 1), w_PKN)[:, :rows]
+    return p.batch(pad_rows(x_RPK, p.tile).transpose(0, 1), w_PKN)[:, :rows]
 
 
 def linear_parts(p: Products, x_RK: Tensor, w_PKN: Tensor) -> Tensor:
@@ -74,7 +74,7 @@ def sinkhorn(p: Products, comb_RM: Tensor, n: int, eps: float, iterations: int) 
             comb_RM = comb_RM / (p.rows(comb_RM, columns_MM if step % 2 == 0 else rows_MM) + eps)
         return comb_RM
     rows = comb_RM.shape[0]
-    comb_RM = pad_rows(comb_RM)
+    comb_RM = pad_rows(comb_RM, p.tile)
     eps_M = comb_RM.new_full((n * n,), eps)
     total = torch.empty_like(comb_RM)
     for step in range(2 * iterations - 1):
@@ -122,10 +122,11 @@ def pool_keys(keys_PMD: Tensor, gates_PMD: Tensor, ape_MD: Tensor) -> Tensor:
     """The softmax over members is written out: members are few and lie across the row."""
     logit_PMD = gates_PMD + ape_MD
     raised_PMD = torch.exp(logit_PMD - logit_PMD.amax(1, keepdim=True))
-    total_PD, weighted_PD = 0, 0
-    for raised_PD, keys_PD in zip(raised_PMD.unbind(1), keys_PMD.unbind(1), strict=True):
-        total_PD = total_PD + raised_PD
-        weighted_PD = weighted_PD + raised_PD * keys_PD
+    total_PD = raised_PMD[:, 0]
+    weighted_PD = raised_PMD[:, 0] * keys_PMD[:, 0]
+    for member in range(1, keys_PMD.shape[1]):
+        total_PD = total_PD + raised_PMD[:, member]
+        weighted_PD = weighted_PD + raised_PMD[:, member] * keys_PMD[:, member]
     return weighted_PD / total_PD
 
 
@@ -170,7 +171,7 @@ def experts_dense(
     limit: float,
 ) -> Tensor:
     rows, num_experts = x_RD.shape[0], gate_up_EDI.shape[0]
-    x_RD = pad_rows(x_RD)
+    x_RD = pad_rows(x_RD, p.tile)
     weight_RE = weight_RK.new_zeros(x_RD.shape[0], num_experts)
     weight_RE[:rows].scatter_(1, ids_RK, weight_RK)
     hidden_ERI = clamped_swiglu(p.batch(x_RD.expand(num_experts, -1, -1), gate_up_EDI), limit)
@@ -199,7 +200,7 @@ def experts_apart(
         row, pick = (ids_RK == expert).nonzero(as_tuple=True)
         if not len(row):
             continue
-        picked_1RD = pad_rows(x_RD[row])[None]
+        picked_1RD = pad_rows(x_RD[row], p.tile)[None]
         hidden_1RI = clamped_swiglu(p.batch(picked_1RD, gate_up_EDI[expert][None]), limit)
         out_RD = p.batch(hidden_1RI, down_EID[expert][None])[0, : len(row)]
         sums_RD = sums_PRD[expert * parts // num_experts]

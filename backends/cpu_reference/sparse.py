@@ -12,6 +12,11 @@ from tensorfold.core.ops.pick_tokens import list_width, slots
 CHUNK = 32
 # List entries of one fixed product in the fallback form.
 ENTRIES = 64
+# Entries of one product's sum: libraries cut longer sums where the length says, and a list's
+# padding may not move a cut.
+SUMMED = 128
+# Pools of one product: what lies beyond comes in runs of exactly as many.
+POOLS = 2048
 
 
 def by_chunk(rows: int) -> list[slice]:
@@ -53,7 +58,9 @@ def pools_of(pools_SD: Tensor, table_RP: Tensor, pool: int, page: int, width: in
 def scores(p: Products, q_RHD: Tensor, weight_RH: Tensor, keys_RPD: Tensor) -> Tensor:
     """sum over h of weight[h] * relu(q[h] . key), [R, P]."""
     if p.library:
-        dots_RHP = torch.relu(p.batch(q_RHD, keys_RPD.transpose(1, 2)))
+        runs = keys_RPD.split(POOLS, 1)
+        dots = [p.batch(q_RHD, run.transpose(1, 2)) for run in runs]
+        dots_RHP = torch.relu(torch.cat(dots, -1) if len(dots) > 1 else dots[0])
     else:
         parts = fixed_parts(keys_RPD, 1)
         dots = [p.batch(q_RHD, part.transpose(1, 2).contiguous()) for part in parts]
@@ -122,7 +129,15 @@ def attend_whole(
 ) -> Tensor:
     score_RHK = p.batch(q_RHC, latents_RKC.transpose(1, 2)) * scale
     score_RHK = score_RHK.masked_fill_(unused_R1K, float("-inf"))
-    return p.batch(torch.softmax(score_RHK, -1), latents_RKC)
+    weight_RHK = torch.softmax(score_RHK, -1)
+    if weight_RHK.shape[2] <= SUMMED:
+        return p.batch(weight_RHK, latents_RKC)
+    mixed_RHC = torch.zeros_like(q_RHC)
+    for weight, latents in zip(
+        weight_RHK.split(SUMMED, 2), latents_RKC.split(SUMMED, 1), strict=True
+    ):
+        mixed_RHC = mixed_RHC + p.batch(weight, latents)
+    return mixed_RHC
 
 
 def attend_in_parts(

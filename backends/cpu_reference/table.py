@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from tensorfold.backends.cpu_reference import ops, recurrence, sparse
-from tensorfold.backends.cpu_reference.products import LIBRARY, TILES
+from tensorfold.backends.cpu_reference.products import BY_EIGHT, BY_FOUR, TILES, Products
 from tensorfold.core.engine.optable import Candidate, Candidates
 
-BY_PRODUCT = {
+Call = Callable[..., Any]
+
+BY_PRODUCT: dict[str, Call] = {
     "linear": ops.linear,
     "linear_parts": ops.linear_parts,
     "linear_heads": ops.linear_heads,
@@ -20,23 +24,23 @@ BY_PRODUCT = {
     "latent_attention": sparse.latent_attention,
     "experts": ops.experts,
 }
-NORMS = {
+NORMS: dict[str, tuple[Call, Call]] = {
     "rms_norm": (ops.rms_norm, ops.rms_norm_apart),
     "layer_norm": (ops.layer_norm, ops.layer_norm_apart),
 }
-WITHOUT = {
+WITHOUT: dict[str, Call] = {
     "short_conv": ops.short_conv,
     "pool_keys": ops.pool_keys,
     "route": ops.route,
 }
 
 
-def candidates() -> Candidates:
+def candidates(forms: tuple[Products, ...] = (BY_FOUR, BY_EIGHT, TILES)) -> Candidates:
+    """By op, one candidate a form of the products under it, in order of preference."""
     found: dict[str, tuple[Candidate, ...]] = {}
     for name, function in BY_PRODUCT.items():
         found[name] = tuple(
-            Candidate(label=p.label, call=partial(function, p), library=p.library)
-            for p in (LIBRARY, TILES)
+            Candidate(label=p.label, call=partial(function, p), library=p.library) for p in forms
         )
     for name, (library, apart) in NORMS.items():
         found[name] = (

@@ -33,7 +33,7 @@ ROW_ARGUMENTS: Mapping[str, tuple[int, ...]] = {
     "route": (0,),
     "experts": (0, 1, 2),
 }
-RUNS = ((0, 1), (1, 3), (0, 8), (5, 17), (0, 24), (8, 40), (0, 64))
+RUNS = ((0, 1), (1, 3), (0, 4), (3, 10), (0, 8), (5, 17), (0, 24), (8, 40), (0, 64))
 
 Same = Callable[[Any, Any], bool]
 
@@ -107,6 +107,7 @@ def pools_keep_bits(call: Call, run: Callable[..., Any], widths: Sequence[int]) 
 
 
 def holds(call: Call, candidate: Candidate, widths: Sequence[int]) -> bool:
+    """`widths` are the sizes that the op's lists or pools may be rounded up to."""
     run = candidate.call
     if not rows_keep_bits(call, run):
         return False
@@ -115,6 +116,13 @@ def holds(call: Call, candidate: Candidate, widths: Sequence[int]) -> bool:
     if call.name == "pick_tokens":
         return pools_keep_bits(call, run, widths)
     return True
+
+
+def widths_of(name: str, calls: Sequence[Call], context: int) -> list[int]:
+    """Lists are as wide as recorded calls have them; pools are looked at up to the context."""
+    if name == "latent_attention":
+        return sorted({call.args[4].shape[1] for call in calls})
+    return batch.widths(context)
 
 
 def choose(
@@ -128,11 +136,11 @@ def choose(
     The check is true or false of the preferred candidate, and none where nothing called the op or
     it rests on no library product.
     """
-    widths = batch.widths(context)
     chosen: dict[str, Candidate] = {}
     checks: dict[str, bool | None] = {}
     for name, choices in candidates.items():
         own = [call for call in calls if call.name == name]
+        widths = widths_of(name, own, context)
         checks[f"rows:{name}"] = None
         for candidate in choices:
             if not candidate.library:

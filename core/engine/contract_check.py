@@ -46,14 +46,15 @@ def doubled(args: dict[str, Any]) -> dict[str, Any]:
 def poisoned() -> Iterator[None]:
     """Fill memory that torch hands out uninitialised with NaN, or with the largest integer."""
     before = torch.are_deterministic_algorithms_enabled()
-    fill = torch.utils.deterministic.fill_uninitialized_memory
+    switches: Any = torch.utils.deterministic
+    fill = switches.fill_uninitialized_memory
     torch.use_deterministic_algorithms(True)
-    torch.utils.deterministic.fill_uninitialized_memory = True
+    switches.fill_uninitialized_memory = True
     try:
         yield
     finally:
         torch.use_deterministic_algorithms(before)
-        torch.utils.deterministic.fill_uninitialized_memory = fill
+        switches.fill_uninitialized_memory = fill
 
 
 def distance(found: Tensor, wanted: Tensor) -> float:

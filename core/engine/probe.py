@@ -1,27 +1,31 @@
 """The op calls that a model really makes: a few forwards over made-up rows, recorded.
 
-Prompts and windows, at the context's start and near its end, over buffers of noise that are zeroed
-afterwards.
+Prompts and windows, at the context's start and near its end, over pages and lanes of noise that
+are zeroed afterwards.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from tensorfold.core.engine import batch, optable
 from tensorfold.core.engine.batch import Run
 from tensorfold.core.engine.optable import Call, Candidates
-from tensorfold.core.engine.state import Storage
+from tensorfold.core.engine.state import Seat, Storage
 from tensorfold.core.family_api import Model
 from tensorfold.core.ops import Ops
+from tensorfold.core.state_spec import PerToken
 
 # Rows of a probing prompt: two whole grid blocks and a short one.
 PROMPT_ROWS = 136
 STREAMS = 8
 WINDOW_ROWS = 2
+# Longest context that is probed; ops look at longer ones in runs of what is probed here.
+CONTEXT = 8192
 
 
 def model_calls(
@@ -36,16 +40,18 @@ def model_calls(
 ) -> list[Call]:
     """Every distinct call of an op, by name and shapes, with the arguments of its first time."""
     generator = torch.Generator().manual_seed(0)
-    for buffer in storage.buffers.values():
-        buffer.copy_(torch.randn(buffer.shape, generator=generator))
+    context = min(context, CONTEXT)
     volatile = {buffer.untyped_storage().data_ptr() for buffer in storage.buffers.values()}
     calls: dict[tuple[Any, ...], Call] = {}
     model = model_of(optable.recording(candidates, calls, volatile))
     seats = [storage.claim(context) for _ in range(min(storage.lanes, STREAMS))]
+    touched = list(touched_rows(storage, seats))
+    for rows in touched:
+        rows.copy_(torch.randn(rows.shape, generator=generator))
     try:
-        rows = min(PROMPT_ROWS, context)
+        length = min(PROMPT_ROWS, context)
         page = storage.spec.page
-        tokens = torch.randint(0, vocab_size, (rows,), generator=generator).tolist()
+        tokens = torch.randint(0, vocab_size, (length,), generator=generator).tolist()
 
         def forward(runs: list[Run], prompt: bool) -> None:
             built = batch.build(runs, storage, prompt=prompt, tile=tile, context=context)
@@ -54,16 +60,31 @@ def model_calls(
                 model.settle(built, built.count_B)
             model.logits(hidden_RD)
 
-        for start in sorted({0, (context - rows) // page * page}):
+        for start in sorted({0, (context - length) // page * page}):
             forward([Run(tokens, seats[0].lane, start)], True)
         window = tokens[: min(WINDOW_ROWS, window_rows, context)]
-        for start in sorted({0, context - len(window)}):
+        # Every size that visible tokens are rounded up to, since lists are made as wide.
+        for width in batch.widths(context):
+            start = min(width, context) - len(window)
             forward([Run(window, seat.lane, start) for seat in seats], False)
             forward([Run(window[:1], seat.lane, start) for seat in seats], False)
     finally:
         for seat in seats:
             storage.release(seat)
-        for buffer in storage.buffers.values():
-            buffer.zero_()
+        for rows in touched:
+            rows.zero_()
         storage.peak = 0
     return list(calls.values())
+
+
+def touched_rows(storage: Storage, seats: Sequence[Seat]) -> Iterator[Tensor]:
+    """Views of everything that these seats and padding rows read or write."""
+    pages = [page for seat in seats for page in seat.pages]
+    for entry in storage.spec.entries:
+        buffer = storage.buffers[entry.name]
+        if not isinstance(entry, PerToken):
+            yield buffer
+            continue
+        per_page = storage.spec.page // entry.every
+        yield buffer[min(pages) * per_page : (max(pages) + 1) * per_page]
+        yield buffer[storage.spare_page * per_page :]

@@ -124,8 +124,8 @@ class TorchEngine:
         runs = []
         for piece in pieces:
             stream = self.streams[piece.stream]
-            tokens = stream.opening.prompt[piece.start : piece.end]
-            runs.append(batch.Run(tokens, stream.seat.lane, piece.start))
+            part = stream.opening.prompt[piece.start : piece.end]
+            runs.append(batch.Run(part, stream.seat.lane, piece.start))
         rows = batch.build(
             runs, self.storage, prompt=True, tile=self.tile, context=self.info.context
         )

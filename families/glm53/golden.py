@@ -14,6 +14,7 @@ from tensorfold.core.family_api import Cut, Rows
 from tensorfold.families.glm53.config import GRID, Config
 from tensorfold.families.glm53.draft import Mtp
 from tensorfold.families.glm53.model import Glm53
+from tensorfold.families.glm53.weights import Dsa
 
 TOLERANCE = 5e-5
 
@@ -78,8 +79,9 @@ def index_state(
     raw = golden[f"indexer.{layer}"][:, : 2 * config.index_size]
     closed = length // config.pool
     members = raw[: closed * config.pool].view(closed, config.pool, 2, config.index_size)
-    ape_MD = model.weights.layers[layer].attention.ape_MD
-    weights = torch.softmax(members[:, :, 1] + ape_MD, 1)
+    attention = model.weights.layers[layer].attention
+    assert isinstance(attention, Dsa)
+    weights = torch.softmax(members[:, :, 1] + attention.ape_MD, 1)
     pools = (weights * members[:, :, 0]).sum(1)
     tail = state[f"tail.{layer}"]
     rows = [position % tail.shape[0] for position in range(closed * config.pool, length)]

@@ -23,7 +23,7 @@ class Glm53Family:
     """GLM-5.3-Flash, text part."""
 
     name = "glm53"
-    model_types = ("glm5_next", "glm5_next_text")
+    model_types: tuple[str, ...] = ("glm5_next", "glm5_next_text")
     grid = configs.GRID
     chat = CHAT
 
