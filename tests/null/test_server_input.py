@@ -240,6 +240,8 @@ async def test_a_body_over_the_limit_and_one_of_another_kind_are_refused() -> No
         headers = {"Content-Type": "application/json"}
         async with client.session.post(CHAT, data=chunks(), headers=headers) as response:
             assert response.status == 413
+            message = (await response.json())["error"]["message"]
+            assert message == "the body is larger than 1048576 bytes"
         status, answer = await client.post(CHAT, b"{}", headers={"Content-Type": "text/plain"})
         assert (status, answer["error"]["code"]) == (415, "unsupported_media_type")
         await client.chat()

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
 from aiohttp import web
 
-from tensorfold.core.server.sse import MOST_WAITING, POLL_SECONDS, EventStream, ReaderGone
+from tensorfold.core.server.sse import MOST_WAITING, EventStream, ReaderGone
 
 pytestmark = pytest.mark.asyncio
 
 
 class Transport:
-    """What waits for a reader that takes `takes(size)` bytes whenever it is looked at."""
+    """What waits for a reader that takes a quarter of it every `pause` seconds, or nothing."""
 
-    def __init__(self, takes: Callable[[int], int]) -> None:
-        self.takes = takes
+    def __init__(self, pause: float | None) -> None:
+        self.pause = pause
         self.size = 2 * MOST_WAITING
+        self.taken_at = asyncio.get_running_loop().time()
         self.aborted = False
 
     def get_write_buffer_size(self) -> int:
-        self.size -= self.takes(self.size)
+        now = asyncio.get_running_loop().time()
+        if self.pause is not None and now - self.taken_at >= self.pause:
+            self.size -= MOST_WAITING // 2
+            self.taken_at = now
         return self.size
 
     def abort(self) -> None:
@@ -37,16 +40,16 @@ def stream_over(transport: Transport, timeout: float) -> EventStream:
 
 
 async def test_a_reader_that_takes_a_little_is_waited_for_beyond_the_limit() -> None:
-    transport = Transport(lambda size: MOST_WAITING // 8)
+    limit = 0.3
+    transport = Transport(pause=limit / 2)
     began = asyncio.get_running_loop().time()
-    await stream_over(transport, 2 * POLL_SECONDS).wait_for_reader()
-    assert asyncio.get_running_loop().time() - began > 4 * POLL_SECONDS
+    await stream_over(transport, limit).wait_for_reader()
+    assert asyncio.get_running_loop().time() - began > limit
     assert not transport.aborted
-    assert transport.size <= MOST_WAITING // 2
 
 
 async def test_a_reader_that_takes_nothing_is_waited_for_no_longer_than_the_limit() -> None:
-    transport = Transport(lambda size: 0)
+    transport = Transport(pause=None)
     with pytest.raises(ReaderGone, match=r"took nothing for 0\.05 s"):
         await stream_over(transport, 0.05).wait_for_reader()
     assert transport.aborted
