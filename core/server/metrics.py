@@ -6,7 +6,7 @@ the number of ended replies with at least one token. What cannot be counted is a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -61,11 +61,20 @@ class HostCollector(Collector):
         yield fills
 
 
+class Registry(CollectorRegistry):
+    """Without the library's `_created` samples, which are no figures of ours."""
+
+    def collect(self) -> Iterator[Metric]:
+        for metric in super().collect():
+            metric.samples = [one for one in metric.samples if not one.name.endswith("_created")]
+            yield metric
+
+
 class Metrics:
     """One server's registry. Ends are counted as they are delivered, on the loop's thread."""
 
     def __init__(self) -> None:
-        self.registry = registry = CollectorRegistry()
+        self.registry = registry = Registry()
 
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(f"tensorfold:{name}", text, labels, registry=registry)

@@ -345,7 +345,7 @@ async def test_the_figures_add_up() -> None:
         counts = [one[f"requests_{name}_total"] for name in ended]
         running = one["num_requests_running"] + one["num_requests_waiting"]
         assert one["requests_started_total"] == sum(counts) + running
-        reasons = [value for name, value in one.items() if name.startswith("request_success_total")]
+        reasons = [value for name, value in one.items() if name.startswith("request_success")]
         assert sum(reasons) == sum(counts)
     assert figures["requests_finished_total"] == 2
     assert later["time_to_first_token_seconds_count"] == later["requests_started_total"] == 5
