@@ -87,8 +87,8 @@ class Answer:
     async def streamed(self, request: web.Request, inbox: Inbox) -> web.StreamResponse:
         """Stream the replies; leaving early, for whatever reason, cancels them."""
         events = EventStream(request, self.service.settings.reader_timeout)
-        await events.open()
         try:
+            await events.open()
             await self.tell(events, inbox)
         except ReaderGone as gone:
             LOG.warning("%s: %s", self.id, gone)

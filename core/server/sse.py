@@ -56,10 +56,13 @@ class EventStream:
         self.response = web.StreamResponse(headers=HEADERS)
 
     async def open(self) -> None:
-        await self.response.prepare(self.request)
         transport = self.request.transport
         if transport is None:
             raise ReaderGone("the reader left")
+        try:
+            await self.response.prepare(self.request)
+        except ConnectionError:
+            raise ReaderGone("the reader left") from None
         self.transport = transport
         self.transport.set_write_buffer_limits(high=TRANSPORT_LIMIT)
 
@@ -71,13 +74,17 @@ class EventStream:
 
     async def fail(self, error: RequestError) -> None:
         """Tell an error and close; no finish reason is made up, and no [DONE] follows."""
-        with suppress(ReaderGone, ConnectionError):
+        with suppress(ReaderGone):
             await self.send(error_object(error))
-            await self.response.write_eof()
+        await self.close()
 
     async def done(self) -> None:
         await self.write("data: [DONE]\n\n")
-        await self.response.write_eof()
+        await self.close()
+
+    async def close(self) -> None:
+        with suppress(ConnectionError):  # the reader may be gone with its last event
+            await self.response.write_eof()
 
     async def write(self, text: str) -> None:
         if self.waiting() > MOST_WAITING:
