@@ -19,6 +19,9 @@ from tensorfold.core.engine_api import Sampling, TokenLogprob
 
 # Added to an upper bound of a score so that its own rounding can never exclude the best token.
 SLACK = 1e-2
+# Colder temperatures draw as this one does: any two different float32 logits are then further apart
+# than any noise, and none of them divided by it is infinite.
+COLDEST = 1e-200
 # First width of the sorted head in which top-p looks for its last token.
 HEAD = 256
 
@@ -77,7 +80,8 @@ def draw_keyed(logits_SV: Tensor, draws: Sequence[Draw], steps_V: Tensor) -> lis
     A bound that is cheap for the whole vocabulary leaves few tokens whose exact score is needed:
     -log(-log(u)) <= -log(1 - u), and every row's best is at least the score of its top logit.
     """
-    scaled_SV = logits_SV.double() / column([one.sampling.temperature for one in draws], logits_SV)
+    temperatures = [max(one.sampling.temperature, COLDEST) for one in draws]
+    scaled_SV = logits_SV.double() / column(temperatures, logits_SV)
     for row, one in enumerate(draws):
         if has_cuts(one.sampling):
             keep_V = cut(logits_SV[row], scaled_SV[row], one.sampling)
