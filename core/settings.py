@@ -110,6 +110,14 @@ class Settings:
         "default reply bound; 0: the rest of the context",
         least=0,
     )
+    fill: str = switch(
+        "",
+        "TF_FILL",
+        "preset",
+        "fills",
+        "values for the fills that are not given themselves: plain (all unset) or smooth",
+        choices=("", "plain", "smooth"),
+    )
     fill_chunks: int = switch(
         0,
         "TF_FILL_CHUNKS",
@@ -218,6 +226,7 @@ class Settings:
         choices=("debug", "info", "warning", "error"),
     )
     trace: str = switch("", "TF_TRACE", "file", "server", "file for the turns' trace; empty: none")
+    admin: bool = switch(False, "TF_ADMIN", "flag", "server", "answer the routes under /debug")
     cache_dir: str = switch(
         "",
         "TF_CACHE_DIR",
@@ -225,6 +234,8 @@ class Settings:
         "engine",
         "folder for compiled artifacts; empty: the user's cache",
     )
+    # The names that a flag or the environment gave: no preset changes them.
+    given: frozenset[str] = field(default=frozenset(), compare=False)
 
 
 TRUE = frozenset({"1", "true", "yes", "on"})
@@ -235,6 +246,8 @@ def switches() -> dict[str, tuple[Switch, Any]]:
     """The table: field name to its switch and default."""
     found = {}
     for item in fields(Settings):
+        if "switch" not in item.metadata:
+            continue
         assert item.default is not MISSING, item.name
         found[item.name] = (item.metadata["switch"], item.default)
     return found
@@ -262,7 +275,8 @@ def truth(text: str) -> bool:
 
 def checked(value: Any, entry: Switch, source: str) -> Any:
     if entry.choices and value not in entry.choices:
-        raise StartError(f"{source} must be one of {', '.join(entry.choices)}, not {value!r}")
+        names = ", ".join(filter(None, entry.choices))
+        raise StartError(f"{source} must be one of {names}, not {value!r}")
     if isinstance(value, float) and not math.isfinite(value):
         raise StartError(f"{source} must be a number, not {value!r}")
     if entry.unset is not None and value == entry.unset:
@@ -305,7 +319,7 @@ def read(flags: Mapping[str, Any], environ: Mapping[str, str]) -> Settings:
             values[name] = parse(name, given, entry, default, source)
         else:
             values[name] = checked(given, entry, source)
-    return Settings(**values)
+    return Settings(**values, given=frozenset(values))
 
 
 def refuse_unknown_fills(environ: Mapping[str, str], known: set[str]) -> None:
@@ -314,39 +328,3 @@ def refuse_unknown_fills(environ: Mapping[str, str], known: set[str]) -> None:
         if name.startswith("TF_FILL_") and name not in known:
             fills = ", ".join(sorted(env for env in known if env.startswith("TF_FILL_")))
             raise StartError(f"there is no setting {name}; there are {fills}")
-
-
-def fill_fields(
-    settings: Settings, *, context: int, chunk_rows: int, passes: int, pack_rows: int
-) -> dict[str, Any]:
-    """The `fill_*` fields of an `Info`: the one helper through which a backend gives them.
-
-    Raises `StartError` with the reason where a combination can do nothing or cannot work.
-    """
-    stepped = settings.fill_chunks > 0
-    needing = {
-        "TF_FILL_MANY": settings.fill_many,
-        "TF_FILL_ROUNDS": settings.fill_rounds != 1,
-        "TF_FILL_CUT_IN": settings.fill_cut_in > 0,
-        "TF_FILL_DRAIN": settings.fill_drain > 0,
-    }
-    for name, is_set in needing.items():
-        if is_set and not stepped:
-            raise StartError(f"{name} needs TF_FILL_CHUNKS: without it every prompt goes in whole")
-    if passes == 1 and settings.fill_cut_in > 0:
-        raise StartError("TF_FILL_CUT_IN cannot work: this engine takes one prompt at a time")
-    if passes == 1 and settings.fill_pack > 0:
-        raise StartError("TF_FILL_PACK cannot work: this engine takes one prompt at a time")
-    if settings.fill_pack > pack_rows:
-        raise StartError(
-            f"TF_FILL_PACK is {settings.fill_pack} rows, more than the {pack_rows} rows "
-            "that this engine packs"
-        )
-    most = -(-context // chunk_rows)
-    if settings.fill_chunks > most:
-        raise StartError(
-            f"TF_FILL_CHUNKS is {settings.fill_chunks}, more than the {most} chunks of "
-            f"{chunk_rows} rows in a context of {context}"
-        )
-    names = ("fill_chunks", "fill_many", "fill_rounds", "fill_cut_in", "fill_drain", "fill_pack")
-    return {name: getattr(settings, name) for name in names}

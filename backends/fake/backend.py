@@ -11,7 +11,7 @@ from tensorfold.backends.fake.options import FakeOptions
 from tensorfold.core.backend_api import EngineOrder
 from tensorfold.core.engine_api import Engine, Opening, Piece, Sampling, Window
 from tensorfold.core.errors import StartError
-from tensorfold.core.settings import fill_fields
+from tensorfold.core.fill_settings import fill_fields
 
 CONTEXT = 4096
 GRID = 16

@@ -19,8 +19,8 @@ from tensorfold.core.engine.torch_engine import TorchEngine
 from tensorfold.core.engine_api import Info
 from tensorfold.core.errors import StartError
 from tensorfold.core.family_api import Family
+from tensorfold.core.fill_settings import fill_fields
 from tensorfold.core.ops import Ops
-from tensorfold.core.settings import fill_fields
 from tensorfold.core.state_spec import StateSpec
 
 Compile = Callable[[Callable[..., Any]], Callable[..., Any]]

@@ -6,11 +6,9 @@ import argparse
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tensorfold.core.errors import StartError
-from tensorfold.core.settings import Settings, add_flags, fill_fields, read, switches
+from tensorfold.core.settings import Settings, add_flags, read, switches
 
 NUMBERS = [name for name, (_, d) in switches().items() if type(d) in (int, float)]
 
@@ -96,56 +94,3 @@ def test_a_misspelt_fill_switch_is_refused_and_other_peoples_variables_are_not()
     read({}, {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_CLI_CONFIG_FILE": "x"})
     with pytest.raises(StartError, match="there is no setting TF_FILL_CHUNK; there are TF_FILL_C"):
         read({}, {"TF_FILL_CHUNK": "1"})
-
-
-def fields(settings: Settings, **changes: int) -> dict[str, Any]:
-    engine = {"context": 4096, "chunk_rows": 512, "passes": 0, "pack_rows": 512, **changes}
-    return fill_fields(settings, **engine)
-
-
-def test_unset_fills_are_zero_but_for_the_rounds() -> None:
-    unset = dict.fromkeys(("fill_chunks", "fill_cut_in", "fill_drain", "fill_pack"), 0)
-    assert fields(Settings()) == {**unset, "fill_many": False, "fill_rounds": 1}
-
-
-@pytest.mark.parametrize(
-    ("settings", "engine", "sentence"),
-    [
-        (Settings(fill_many=True), {}, "TF_FILL_MANY needs TF_FILL_CHUNKS"),
-        (Settings(fill_rounds=2), {}, "TF_FILL_ROUNDS needs TF_FILL_CHUNKS"),
-        (Settings(fill_rounds=0), {}, "TF_FILL_ROUNDS needs TF_FILL_CHUNKS"),
-        (Settings(fill_cut_in=8), {}, "TF_FILL_CUT_IN needs TF_FILL_CHUNKS"),
-        (Settings(fill_drain=8), {}, "TF_FILL_DRAIN needs TF_FILL_CHUNKS"),
-        (Settings(fill_chunks=1, fill_cut_in=8), {"passes": 1}, "TF_FILL_CUT_IN cannot work"),
-        (Settings(fill_pack=8), {"passes": 1}, "TF_FILL_PACK cannot work"),
-        (Settings(fill_pack=513), {}, "TF_FILL_PACK is 513 rows, more than the 512"),
-        (Settings(fill_chunks=9), {}, "TF_FILL_CHUNKS is 9, more than the 8 chunks"),
-    ],
-)
-def test_a_combination_that_can_do_nothing_is_refused_with_the_reason(
-    settings: Settings, engine: dict[str, int], sentence: str
-) -> None:
-    with pytest.raises(StartError, match=sentence):
-        fields(settings, **engine)
-
-
-@given(
-    chunks=st.integers(1, 8),
-    many=st.booleans(),
-    rounds=st.integers(0, 5),
-    cut_in=st.integers(0, 600),
-    drain=st.integers(0, 9000),
-    pack=st.integers(0, 512),
-)
-def test_with_chunks_set_every_fill_reaches_the_engine_as_it_was_given(
-    chunks: int, many: bool, rounds: int, cut_in: int, drain: int, pack: int
-) -> None:
-    wanted = {
-        "fill_chunks": chunks,
-        "fill_many": many,
-        "fill_rounds": rounds,
-        "fill_cut_in": cut_in,
-        "fill_drain": drain,
-        "fill_pack": pack,
-    }
-    assert fields(Settings(**wanted)) == wanted
