@@ -19,10 +19,14 @@ OFFLINE = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "", "PIP_CONFIG_FILE": os.devn
 
 def make(folder: Path, *arguments: str, python: str = sys.executable) -> tuple[int, str, str]:
     """Exit code, what it printed, and its complaints but for make's own last line."""
+    # These tests may themselves run under make, which tells its children so.
+    own = {
+        name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))
+    }
     done = subprocess.run(
         ["make", f"PYTHON={python}", *arguments],
         cwd=folder,
-        env={**os.environ, **OFFLINE},
+        env={**own, **OFFLINE},
         text=True,
         capture_output=True,
         check=False,
