@@ -17,9 +17,11 @@ from tensorfold.core.engine_api import Engine
 from tensorfold.core.errors import StartError
 from tensorfold.core.lane_host.host import Host, HostOptions
 from tensorfold.core.lane_host.stream import HostStats
+from tensorfold.core.lane_host.trace import Trace, TurnTrace
 from tensorfold.core.server import (
     chat_completions,
     completions,
+    debug_turns,
     health,
     info,
     metrics_page,
@@ -32,7 +34,7 @@ from tensorfold.core.server.gate import add_headers, gate
 from tensorfold.core.server.mailroom import Mailroom
 from tensorfold.core.server.metrics import Metrics
 from tensorfold.core.server.service import LOG, SERVICE, Service
-from tensorfold.core.server.trace_file import TraceFile
+from tensorfold.core.server.trace_file import LastTurns, TraceFile
 from tensorfold.core.settings import Settings
 from tensorfold.core.text import Text
 
@@ -68,6 +70,8 @@ def build_app(service: Service) -> web.Application:
     app = web.Application(middlewares=[gate], client_max_size=service.settings.body_limit)
     app[SERVICE] = service
     app.add_routes(routes())
+    if service.turns is not None:
+        app.add_routes([web.get("/debug/turns", debug_turns.show)])
     app.on_response_prepare.append(add_headers)
     return app
 
@@ -91,9 +95,10 @@ async def serving(
     """
     loop = asyncio.get_running_loop()
     trace = TraceFile(Path(settings.trace)) if settings.trace else None
+    turns = LastTurns() if settings.admin else None
     metrics = Metrics()
     mailroom = Mailroom(loop, metrics.ended)
-    host = Host(engine, mailroom.deliver, options=host_options(settings), trace=trace)
+    host = Host(engine, mailroom.deliver, options=host_options(settings), trace=both(trace, turns))
     metrics.watch(host.stats, host.memory)
     service = Service(
         info=engine.info,
@@ -105,6 +110,7 @@ async def serving(
         mailroom=mailroom,
         metrics=metrics,
         pool=ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="text"),
+        turns=turns,
     )
     closing = Closing(loop, host, engine)
     runner = web.AppRunner(
@@ -123,6 +129,17 @@ async def serving(
         service.pool.shutdown(wait=False)
         if trace is not None:
             trace.close()
+
+
+def both(first: Trace | None, second: Trace | None) -> Trace | None:
+    if first is None or second is None:
+        return second if first is None else first
+
+    def trace(turn: TurnTrace) -> None:
+        first(turn)
+        second(turn)
+
+    return trace
 
 
 def host_options(settings: Settings) -> HostOptions:

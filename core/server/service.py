@@ -17,6 +17,7 @@ from tensorfold.core.errors import RequestError
 from tensorfold.core.lane_host.host import Host
 from tensorfold.core.server.mailroom import Mailroom
 from tensorfold.core.server.metrics import Metrics
+from tensorfold.core.server.trace_file import LastTurns
 from tensorfold.core.settings import Settings
 from tensorfold.core.text import Text
 
@@ -30,7 +31,8 @@ RETRY_SECONDS = 10
 class Service:
     """One engine being served. `pool` is where text work happens, off the event loop.
 
-    `unknown` holds the request fields that were ignored and logged already.
+    `unknown` holds the request fields that were ignored and logged already, `turns` the last turns
+    where they may be asked for.
     """
 
     info: Info
@@ -42,6 +44,7 @@ class Service:
     mailroom: Mailroom
     metrics: Metrics
     pool: ThreadPoolExecutor
+    turns: LastTurns | None = None
     created: int = field(default_factory=lambda: int(time.time()))
     unknown: set[str] = field(default_factory=set)
 
