@@ -6,6 +6,7 @@ mathematics are left alone.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -82,7 +83,16 @@ class Reader:
         value = self.values.get(key)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self.refuse(key, "a number is needed")
+        # JSON as Python reads it has NaN and infinities.
+        if not math.isfinite(value):
+            raise self.refuse(key, "a finite number is needed")
         return float(value)
+
+    def positive(self, key: str) -> float:
+        value = self.number(key)
+        if not value > 0:
+            raise self.refuse(key, "a number above 0 is needed")
+        return value
 
     def flag(self, key: str) -> bool:
         value = self.values.get(key)
@@ -180,8 +190,8 @@ def read(raw: Mapping[str, Any]) -> Config:
         mtp_layers=text.size("num_nextn_predict_layers", 0),
         intermediate_size=text.size("intermediate_size"),
         context=text.size("max_position_embeddings"),
-        norm_eps=text.number("rms_norm_eps"),
-        swiglu_limit=text.number("swiglu_limit"),
+        norm_eps=text.positive("rms_norm_eps"),
+        swiglu_limit=text.positive("swiglu_limit"),
         end_ids=end_ids(text, vocab),
         heads=text.size("num_attention_heads"),
         q_rank=text.size("q_lora_rank"),
@@ -204,7 +214,7 @@ def read(raw: Mapping[str, Any]) -> Config:
         normalise=text.flag("norm_topk_prob"),
         streams=text.size("hc_mult"),
         sinkhorn=text.size("hc_sinkhorn_iters"),
-        hc_eps=text.number("hc_eps"),
+        hc_eps=text.positive("hc_eps"),
     )
     check_sizes(config, text, linear)
     return config
