@@ -75,6 +75,9 @@ def parity(folder: Path, backend: str, console: Console) -> int:
     missing = [name for name in rules.names(config) if name not in golden]
     if missing:
         console.print("not compared, the golden lacks it: " + ", ".join(missing))
+    unknown = sorted(set(golden) - {"ids", *rules.names(config)})
+    if unknown:
+        console.print("not compared, this model has no such part: " + ", ".join(unknown))
     if not compared:
         console.print("nothing was compared")
         return 1
@@ -130,8 +133,11 @@ def compare(
     for name, sets in picked.items():
         if name in golden:
             wanted = rules.as_sets(name, golden[name])
-            bad = sum(mine != theirs for mine, theirs in zip(sets, wanted, strict=True))
             found.compared.add(name)
+            if len(wanted) != len(sets):
+                found.wrong.append(f"{name}: {len(wanted)} selections for {len(sets)} rows")
+                continue
+            bad = sum(mine != theirs for mine, theirs in zip(sets, wanted, strict=True))
             if bad:
                 found.wrong.append(f"{name}: {bad} of {len(wanted)} selections differ")
     compare_states(engine, rules, ran, golden, len(tokens), found)
