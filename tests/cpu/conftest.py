@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tensorfold.core.engine.torch_engine import TorchEngine
-from tests.cpu.driving import opened, trust, variant
+from tests.cpu.driving import opened, variant
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -45,10 +45,10 @@ def saturated(tmp_path_factory: pytest.TempPathFactory) -> TorchEngine:
             return torch.where(torch.arange(len(tensor)) % 32 < 16, 50.0, -50.0)
         return tensor
 
-    return opened(variant(tmp_path_factory.mktemp("saturated"), {}, change), verdict=trust)
+    return opened(variant(tmp_path_factory.mktemp("saturated"), {}, change))
 
 
 @pytest.fixture(scope="session")
 def wide(tmp_path_factory: pytest.TempPathFactory) -> TorchEngine:
     """An index of 64 tokens: rows near the start keep everything whatever the index says."""
-    return opened(variant(tmp_path_factory.mktemp("wide"), {"index_topk": 64}), verdict=trust)
+    return opened(variant(tmp_path_factory.mktemp("wide"), {"index_topk": 64}))

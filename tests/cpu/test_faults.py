@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
+from tensorfold.core.engine import checks
 from tensorfold.core.engine.torch_engine import FAULT, TorchEngine
 from tensorfold.core.engine_api import Sampling
 from tensorfold.families.glm53.model import Glm53
@@ -21,7 +22,6 @@ from tests.cpu.driving import (
     opened,
     some_tokens,
     step,
-    trust,
 )
 
 NAN, INF = math.nan, math.inf
@@ -160,7 +160,7 @@ def test_nothing_unclaimed_is_ever_read(engine: TorchEngine, value: float, lengt
 @pytest.mark.parametrize("form", ["library", "fallback"])
 def test_pages_of_a_ruined_stream_carry_nothing_into_the_next(value: float, form: str) -> None:
     """One lane, so that the next stream gets exactly the ruined lane and pages."""
-    verdict = trust if form == "library" else lambda *_: False
+    verdict = checks.holds if form == "library" else lambda *_: False
     engine = opened(verdict=verdict, lanes=1, context=192, chunk_rows=192)
     asked = asked_of(3, 66)
     wanted = alone(engine, asked).proof()

@@ -21,7 +21,6 @@ from tests.cpu.driving import (
     some_tokens,
     state_of,
     step,
-    trust,
 )
 
 MARKS = (64, 128, 192)
@@ -49,7 +48,7 @@ def finish(engine: TorchEngine, told: Told) -> Told:
 @pytest.fixture
 def narrow() -> TorchEngine:
     """Two lanes of three pages, and room for no more."""
-    return opened(verdict=trust, lanes=2, context=192, chunk_rows=192)
+    return opened(lanes=2, context=192, chunk_rows=192)
 
 
 @pytest.mark.parametrize("first_closed", [False, True])

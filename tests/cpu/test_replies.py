@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Sequence
 
@@ -201,7 +202,7 @@ def test_the_log_probabilities_of_a_prompt_are_the_same_in_pieces_and_company(
         engine.open(Opening(stream=1, prompt=prompt, most=1))
         other = begin(engine, 2, Asked(prompt=tuple(some_tokens(100, seed=9))))
         rows = []
-        for start, end in zip(cuts, cuts[1:], strict=False):
+        for start, end in itertools.pairwise(cuts):
             pieces = [Piece(stream=1, start=start, end=end, logprobs=2)]
             if company and start == 0:
                 pieces.insert(0, Piece(stream=other.stream, start=0, end=64))
