@@ -1,63 +1,54 @@
-"""Judge a bundled model: `tensorfold eval [FOLDER]`.
+"""Judge a bundled model: `python -m tensorfold.tools.eval_tiny [FOLDER]`.
 
 Prints right answers, objects and calls on the held-out prompts, bits a byte of held-out text
 before and from row 4,000 on, the keys dropped there, accepted drafts, and ten replies as they are.
-The engine runs the weights; `--trainer` has the trainer's own model run them instead.
+An engine runs the model, or with `--trainer` the trainer's own forward. `--card` writes what was
+printed, with the facts of the training run beside the weights, to the folder's CARD.md.
 """
 
-from __future__ import annotations
-
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
 
-import torch
 from tokenizers import Tokenizer
 
-from tensorfold.plugins.choose import choose_backend
-from tensorfold.plugins.manager import discover
-from tensorfold.tools.models import find_model
+from tensorfold.tools.tiny import card
 from tensorfold.tools.tiny.engine_subject import EngineSubject
-from tensorfold.tools.tiny.judge import MOST, ends_of
+from tensorfold.tools.tiny.judge import Subject, ends_of
 from tensorfold.tools.tiny.report import judged
 from tensorfold.tools.tiny.subject import TrainerSubject
 
-HELD_OUT = Path(__file__).resolve().parents[1] / "tests" / "data" / "tiny_heldout"
+ROOT = Path(__file__).resolve().parents[1]
 
 
-def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="tensorfold eval", description="Judge a bundled model.")
-    parser.add_argument("model", nargs="?", default="", metavar="DIR|NAME")
-    parser.add_argument("--trainer", action="store_true", help="run the trainer's own model")
-    parser.add_argument("--device", default="cpu", help="where the trainer's model runs")
-    parser.add_argument("--held-out", type=Path, default=HELD_OUT)
-    parser.add_argument("--rows", type=int, default=6000, help="rows of prose read at once")
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Judge a bundled model.")
+    parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "families/glm53/tiny")
+    parser.add_argument("--trainer", action="store_true", help="run the trainer's own forward")
+    parser.add_argument("--device", default="cpu", help="of the trainer's forward")
+    parser.add_argument("--backend", default="cpu-reference", help="of the engine")
+    parser.add_argument("--held-out", type=Path, default=ROOT / "tests/data/tiny_heldout")
+    parser.add_argument("--rows", type=int, default=8000, help="most rows of prose read at once")
     parser.add_argument("--works", type=int, default=None, help="stretches of prose (all)")
-    options = parser.parse_args(arguments)
-    installed = discover()
-    backend = choose_backend(installed, "cpu-reference")
-    model = find_model(installed, backend, options.model)
-    assert model.family is not None, model
-    ends = ends_of(Tokenizer.from_file(str(model.folder / "tokenizer.json")))
-    subject: TrainerSubject | EngineSubject
+    parser.add_argument("--card", action="store_true", help="write FOLDER/CARD.md")
+    options = parser.parse_args()
+    ends = ends_of(Tokenizer.from_file(str(options.folder / "tokenizer.json")))
     if options.trainer:
-        torch.backends.cuda.matmul.allow_tf32 = False
-        subject = TrainerSubject(model.folder, ends, options.device)
+        by = "the trainer's own forward, fp32"
+        subject: Subject = TrainerSubject(options.folder, ends, options.device)
     else:
-        subject = EngineSubject(model.folder, model.family, ends, options.rows + MOST)
+        by = f"the engine on {options.backend}"
+        subject = EngineSubject(str(options.folder), options.backend, ends)
     lines = judged(
         subject,
-        lambda prompts: subject.generate_many(prompts, MOST),
-        model.folder,
+        options.folder,
         options.held_out,
         length=options.rows,
         works=options.works,
     )
     print("\n".join(lines))
-    return 0
+    if options.card:
+        card.write_card(options.folder, by, lines)
 
 
 if __name__ == "__main__":
-    import sys
-
-    sys.exit(main(sys.argv[1:]))
+    main()

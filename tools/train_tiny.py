@@ -1,12 +1,13 @@
 """Train the bundled model: one seeded command, minutes on one GPU.
 
     python -m tensorfold.tools.train_tiny --out families/glm53/tiny \\
-        --text "novels:public domain:0.5=DIR" --text "docs:PSF-2.0:0.35=DIR" --text "code:PSF-2.0:0.15=DIR"
+        --text "novels:public-domain:0.5=DIR" --text "docs:PSF-2.0:0.35=DIR" \\
+        --text "code:PSF-2.0:0.15=DIR"
 
 The chats, stories, JSON and tool calls are generated here from the seed; plain text comes from the
 folders given (name:licence:share of the plain text). `--prepare` stops after the tokenizer and the
 held-out sets are written. The folder's chat template is read, never written: chats are trained in
-the words in which they are served.
+the words in which they are served. At the end the model is judged and its card written.
 """
 
 import argparse
@@ -16,12 +17,16 @@ import time
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
 from tensorfold.tools.tiny import card, chats, heldout
 from tensorfold.tools.tiny.corpus import Corpus, chat_flat, make_chats, text_flat
+from tensorfold.tools.tiny.judge import ends_of
 from tensorfold.tools.tiny.model import Model, load_official, start_weights
+from tensorfold.tools.tiny.report import judged
 from tensorfold.tools.tiny.shape import read_shape, tiny_config
+from tensorfold.tools.tiny.subject import TrainerSubject
 from tensorfold.tools.tiny.tokens import ENDS, Renderer, train_tokenizer, write_text_files
 from tensorfold.tools.tiny.training import Plan, Stage, train
 from tensorfold.tools.tiny.works import Folder, read_folder, split_held_out
@@ -119,8 +124,6 @@ def main() -> None:
     model = Model(read_shape(json.loads((options.out / "config.json").read_text("utf-8"))))
     start_weights(model, torch.Generator().manual_seed(options.seed))
     if options.resume:
-        from safetensors.torch import load_file
-
         load_official(model, load_file(options.resume / "model.safetensors"))
     model.to(options.device)
     length, rows = 512, options.far_batch
@@ -138,9 +141,19 @@ def main() -> None:
         seed=options.seed,
     )  # fmt: skip
     progress, size = train(model, corpus, plan, options.out, options.log)
-    print(f"{progress.tokens} tokens in {progress.seconds:.0f} s, "
-          f"{progress.tokens / progress.seconds:.0f} a second; {size} bytes of weights", flush=True)  # fmt: skip
-    card.write_run(options, folders, corpus, plan, progress, model)
+    pace = progress.tokens / progress.seconds
+    print(f"{progress.tokens} tokens in {progress.seconds:.0f} s, {pace:.0f} a second; "
+          f"{size} bytes of weights", flush=True)  # fmt: skip
+    card.write_facts(options, folders, corpus, plan, progress, model)
+    subject = TrainerSubject(options.out, ends_of(tokenizer), options.device)
+    lines = judged(
+        subject,
+        options.out,
+        options.held_out,
+        length=CONTEXT,
+        works=None,
+    )
+    card.write_card(options.out, "the trainer's own forward, fp32", lines)
 
 
 if __name__ == "__main__":

@@ -88,7 +88,8 @@ def person(draw: random.Random) -> Ask:
 def pet_owner(draw: random.Random) -> Ask:
     who = draw.choice(w.PEOPLE)
     wordings = [f"Whose pet is {who.pet_name}?", f"Who owns {who.pet_name}?",
-                f"Who does {who.pet_name} belong to?", f"Who has a pet called {who.pet_name}?"]  # fmt: skip
+                f"Who does {who.pet_name} belong to?",
+                f"Who has a pet called {who.pet_name}?"]  # fmt: skip
     reply = f"{who.pet_name} is {who.name}'s {who.pet}."
     return ask(draw, f"owner {who.name}", wordings, reply, who.name, f"{who.name}.")
 
@@ -116,7 +117,8 @@ def capital(draw: random.Random) -> Ask:
 def capital_of(draw: random.Random) -> Ask:
     land, city = draw.choice(list(w.CAPITALS.items()))
     wordings = [f"{city} is the capital of which country?", f"In which country is {city}?",
-                f"Which country has {city} as its capital?", f"What country is {city} in?"]  # fmt: skip
+                f"Which country has {city} as its capital?",
+                f"What country is {city} in?"]  # fmt: skip
     return ask(draw, f"land {city}", wordings, f"{city} is the capital of {land}.", land)
 
 
@@ -169,7 +171,8 @@ def form(draw: random.Random) -> Ask:
         return ask(draw, f"plural {one}", wordings, f"The plural of {one} is {many}.", many)
     now, past = draw.choice(list(w.PASTS.items()))
     wordings = [f"What is the past tense of {now}?", f"Tell me the past tense of {now}.",
-                f'What is the past tense of "{now}"?', f"Give the past tense of {now}."]  # fmt: skip
+                f'What is the past tense of "{now}"?',
+                f"Give the past tense of {now}."]  # fmt: skip
     return ask(draw, f"past {now}", wordings, f"The past tense of {now} is {past}.", past)
 
 
@@ -234,7 +237,8 @@ def letters(draw: random.Random) -> Ask:
         )
     end, letter = ("first", word[0]) if field == 2 else ("last", word[-1])
     wordings = [f"What is the {end} letter of {word}?", f"Tell me the {end} letter of {word}.",
-                f'Which letter is the {end} in "{word}"?', f"What is {word}'s {end} letter?"]  # fmt: skip
+                f'Which letter is the {end} in "{word}"?',
+                f"What is {word}'s {end} letter?"]  # fmt: skip
     reply = f"The {end} letter of {word} is {letter.upper()}."
     return ask(draw, f"{end} {word}", wordings, reply, letter.upper(), letter)
 

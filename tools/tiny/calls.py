@@ -74,7 +74,7 @@ def tool(name: str, about: str, parameters: dict[str, str], required: list[str])
     }
 
 
-def value_of(draw: random.Random, key: str) -> Any:  # noqa: ANN401
+def value_of(draw: random.Random, key: str) -> Any:
     if key in NUMBERS:
         return draw.choice([draw.randint(1, 12), draw.randint(1, 99), draw.randint(100, 9999)])
     if key in FLAGS:
@@ -150,13 +150,16 @@ def composed_job(draw: random.Random) -> Job:
     )
 
 
-def _said(value: Any) -> str:  # noqa: ANN401
+def _said(value: Any) -> str:
     return ("true" if value else "false") if isinstance(value, bool) else str(value)
 
 
 WELL_KNOWN = {
     "get_weather": ("Get the weather in a city", {"city": "Name of the city"}),
-    "get_current_weather": ("Get the current weather", {"location": "The city", "unit": "celsius or fahrenheit"}),
+    "get_current_weather": (
+        "Get the current weather",
+        {"location": "The city", "unit": "celsius or fahrenheit"},
+    ),
     "get_time": ("Get the time in a city", {"city": "Name of the city"}),
     "search_web": ("Search the web", {"query": "What to search for"}),
     "calculate": ("Work out an expression", {"expression": "The expression"}),
@@ -181,7 +184,8 @@ def known_job(draw: random.Random) -> Job:
         name = draw.choice(["get_weather", "get_weather", "get_current_weather", "weather"])
         texts = [f"What is the weather in {city}?", f"How is the weather in {city}?",
                  f"What's the weather like in {city}?", f"Is it raining in {city}?",
-                 f"Tell me the weather in {city}.", f"What is the weather in {city} today?"]  # fmt: skip
+                 f"Tell me the weather in {city}.",
+                 f"What is the weather in {city} today?"]  # fmt: skip
         about = {place: f"The {place}"}
         given: dict[str, Any] = {place: city}
         result = json.dumps({place: city, "temperature": degrees, "sky": sky})
@@ -232,8 +236,10 @@ def known_job(draw: random.Random) -> Job:
     parameters = about or usual
     tools = [tool(name, title, parameters, list(parameters)[:1])]
     others = [other for other in WELL_KNOWN if other != name and "weather" not in other]
-    for other in draw.sample(others, draw.choice([0, 0, 1, 2])):
-        tools.append(tool(other, *WELL_KNOWN[other], list(WELL_KNOWN[other][1])[:1]))
+    tools += [
+        tool(other, *WELL_KNOWN[other], list(WELL_KNOWN[other][1])[:1])
+        for other in draw.sample(others, draw.choice([0, 0, 1, 2]))
+    ]
     if draw.random() < 0.3:
         tools.append(composed(draw, composed_name(draw)))
     draw.shuffle(tools)

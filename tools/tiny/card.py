@@ -1,8 +1,10 @@
-"""The facts of a training run for the card: what was read, what was trained, how it went."""
+"""The card of a bundled model: what was read, what was trained, how it went, what it is worth."""
 
 import argparse
 import json
 from dataclasses import asdict
+from pathlib import Path
+from typing import Any
 
 from tensorfold.tools.tiny.corpus import Corpus
 from tensorfold.tools.tiny.model import Model
@@ -10,9 +12,23 @@ from tensorfold.tools.tiny.training import Plan, Progress
 from tensorfold.tools.tiny.works import Folder, one_hash
 
 SHOWN = 12  # works listed by name; of more, one hash over the folder
+FACTS = "training.json"
+LICENCES = {
+    "public-domain": "public domain",
+    "PSF-2.0": "Python Software Foundation License 2",
+}
+TOP = """# The bundled glm5_next model
+
+A tiny model of GLM-5.3-Flash's architecture, trained from nothing for this repository: Kimi delta
+attention and sparse attention with a pooled index in turn, hyper-connections, routed experts and a
+drafting (MTP) layer, with a tokenizer of its own. It knows a small closed world (24 people, their
+towns, pets and jobs; capitals, animals, opposites, days, sums to 20), keeps a chat's thread, tells
+short stories, writes JSON objects from values it is given and calls tools. It is for showing and
+testing the engine: what it says of the real world is not to be relied on.
+"""
 
 
-def write_run(
+def write_facts(
     options: argparse.Namespace,
     folders: list[Folder],
     corpus: Corpus,
@@ -20,11 +36,7 @@ def write_run(
     progress: Progress,
     model: Model,
 ) -> None:
-    """Write run.json beside the log."""
-    parameters = {
-        "all": sum(p.numel() for p in model.parameters()),
-        "draft layer": sum(p.numel() for p in model.layers[-1].parameters()),
-    }
+    """Write the facts of a run beside its weights."""
     texts = [
         {
             "name": folder.name,
@@ -37,13 +49,15 @@ def write_run(
         }
         for folder, (flat, share) in zip(folders, corpus.texts, strict=True)
     ]
+    hidden = ("out", "log", "held_out", "prepare")
     facts = {
-        "command": {
-            k: str(v) for k, v in vars(options).items() if k not in ("out", "log", "held_out")
-        },
+        "command": {k: str(v) for k, v in vars(options).items() if k not in hidden},
         "plan": asdict(plan),
         "progress": asdict(progress),
-        "parameters": parameters,
+        "parameters": {
+            "all": sum(p.numel() for p in model.parameters()),
+            "draft layer": sum(p.numel() for p in model.layers[-1].parameters()),
+        },
         "chats": {
             "short": corpus.short.starts.numel(),
             "short tokens": corpus.short.ids.numel(),
@@ -52,5 +66,84 @@ def write_run(
         },
         "texts": texts,
     }
-    path = options.log.with_name("run.json")
-    path.write_text(json.dumps(facts, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    words = json.dumps(facts, indent=2, ensure_ascii=False) + "\n"
+    (options.out / FACTS).write_text(words, encoding="utf-8")
+
+
+def write_card(folder: Path, by: str, lines: list[str]) -> None:
+    """Write CARD.md from the folder's facts and the judge's lines; `by` says what ran the model."""
+    facts = json.loads((folder / FACTS).read_text("utf-8"))
+    parts = [TOP, files_part(folder, facts), data_part(facts), training_part(facts)]
+    blank = lines.index("")
+    parts.append(f"## Judged\n\nBy {by}, greedy, on `tests/data/tiny_heldout`:\n\n")
+    parts.append("".join(f"- {line.strip()}\n" for line in lines[:blank]))
+    again = lines.index("", blank + 1)
+    if again > blank + 1:
+        parts.append("\nWhat it got wrong:\n\n")
+        parts.append("".join(f"    {line}\n" for line in lines[blank + 1 : again]))
+    replies = "\n".join(lines[again + 1 :]).strip()
+    shown = "\n".join(f"    {line}".rstrip() for line in replies.splitlines())
+    parts.append(f"\nTen replies as they are (the prompt has opened the reasoning):\n\n{shown}\n")
+    text = "\n".join(part.rstrip("\n") if part.startswith("#") else part for part in parts[:4])
+    (folder / "CARD.md").write_text(text + "\n\n" + "".join(parts[4:]), encoding="utf-8")
+
+
+def files_part(folder: Path, facts: dict[str, Any]) -> str:
+    config = json.loads((folder / "config.json").read_text("utf-8"))["text_config"]
+    kinds = ", ".join("KDA" if kind == "linear_attention" else "DSA"
+                      for kind in config["layer_types"])  # fmt: skip
+    size = (folder / "model.safetensors").stat().st_size
+    return f"""## Shape
+
+{facts["parameters"]["all"]:,} parameters, of them {facts["parameters"]["draft layer"]:,} in the
+drafting layer; {size:,} bytes of weights (bf16, fp32 where the official files are). Layers:
+{kinds}; hidden {config["hidden_size"]}, vocabulary {config["vocab_size"]:,};
+{config["n_routed_experts"]} experts, {config["num_experts_per_tok"]} a token; the index keeps
+{config["index_topk"]} keys; context {config["max_position_embeddings"]:,}. `config.json` has the
+rest.
+"""
+
+
+def data_part(facts: dict[str, Any]) -> str:
+    chats = facts["chats"]
+    lines = [
+        "## Data\n",
+        f"- Generated by `tools/tiny` from the seed: {chats['short']:,} chats "
+        f"({chats['short tokens']:,} tokens) and {chats['long']:,} long ones "
+        f"({chats['long tokens']:,} tokens). Ours.",
+    ]
+    for text in facts["texts"]:
+        licence = LICENCES.get(text["licence"], text["licence"])
+        lines.append(
+            f"- {text['name']}: {text['works']} works, {text['characters']:,} characters, "
+            f"{text['share']:.0%} of the plain text; {licence}."
+        )
+        if isinstance(text["sha256"], str):
+            lines.append(f"  SHA-256 of the list of names and hashes: `{text['sha256']}`")
+        else:
+            lines += [f"  - {name} `{sha}`" for name, sha in text["sha256"].items()]
+    lines.append(
+        "\nThe novels are Jane Austen's six, as the R package janeaustenr 1.0.0 holds them, "
+        "unwrapped by\n`tools/tiny/rdata.py`; docs are the sources of Python 3.11's tutorial, "
+        "howto, faq, library and\nreference pages; code is modules of its standard library. A "
+        "stretch of 25,000 characters in the\nmiddle of each novel is kept from training."
+    )
+    return "\n".join(lines) + "\n"
+
+
+def training_part(facts: dict[str, Any]) -> str:
+    command, progress, plan = facts["command"], facts["progress"], facts["plan"]
+    skipped = ("text", "resume")
+    flags = " ".join(f"--{k.replace('_', '-')} {v}" for k, v in command.items() if k not in skipped)
+    texts = " ".join(f"--text {t['name']}:{t['licence']}:{t['share']}=DIR" for t in facts["texts"])
+    rows = " and ".join(str(stage["length"]) for stage in plan["stages"])
+    return f"""## Training
+
+    python -m tensorfold.tools.train_tiny --out families/glm53/tiny {texts} {flags}
+
+{progress["tokens"]:,} tokens in {progress["steps"]:,} steps of rows of {rows} tokens,
+{progress["seconds"]:.0f} seconds on one H200, compiling included. The clock may end the schedule
+(`--seconds`) before the tokens do, so another machine ends at another count. At the last note the
+loss was {progress["loss"]:.2f} nats a token and the drafting layer's {progress["draft_loss"]:.2f}
+(of one step; prompts weigh less than replies).
+"""

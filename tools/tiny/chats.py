@@ -182,6 +182,12 @@ def chat(draw: random.Random) -> dict[str, Any]:
     return made
 
 
+def allowed(chat: dict[str, Any], banned: frozenset[str]) -> bool:
+    """Whether a chat asks nothing that a held-out prompt asks in the same words."""
+    asked = (m["content"] for m in chat["messages"] if m["role"] == "user")
+    return not any(text in banned for text in asked)
+
+
 def long_chat(draw: random.Random, turns: int) -> dict[str, Any]:
     """A chat of many turns that ends by asking for something told near its start."""
     first, then, _ = talk.told(draw)

@@ -47,10 +47,10 @@ def _some_chats(
     tokenizer = Tokenizer.from_file(str(Path(folder) / "tokenizer.json"))
     renderer = Renderer((Path(folder) / "chat_template.jinja").read_text("utf-8"))
     draw = random.Random(seed)
-    texts = []
+    texts: list[str] = []
     while len(texts) < count:
         chat = chats.long_chat(draw, draw.randint(15, 90)) if long else chats.chat(draw)
-        if any(m["role"] == "user" and m["content"] in banned for m in chat["messages"]):
+        if not chats.allowed(chat, banned):
             continue
         end = "<|observation|>" if chat["messages"][-1].get("tool_calls") else "<|user|>"
         texts.append(renderer(chat) + end)

@@ -80,8 +80,8 @@ class Dsa(nn.Module):
         self.o_proj = nn.Linear(heads * shape.value, hidden, bias=False)
         self.indexer = Indexer(shape)
 
-    def forward(self, x_BTD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The layer's output [B, T, D], the indexer's loss, and the pools chosen [B, T, P]."""
+    def forward(self, x_BTD: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
+        """The layer's output [B, T, D], the indexer's loss (with gradients on), pools [B, T, P]."""
         shape = self.shape
         num_B, num_T, _ = x_BTD.shape
         latent_q = self.q_a_layernorm(self.q_a_proj(x_BTD))
@@ -104,7 +104,9 @@ class Dsa(nn.Module):
         share = torch.where(keep[:, None], logits, FAR).softmax(-1)
         out = share.to(v.dtype) @ v.permute(0, 2, 1, 3)
         out = self.o_proj(out.permute(0, 2, 1, 3).reshape(num_B, num_T, -1))
-        loss = self.ranking_loss(score_BTP, logits.detach(), causal_TS)
+        loss = None
+        if torch.is_grad_enabled():
+            loss = self.ranking_loss(score_BTP, logits.detach(), causal_TS)
         return out, loss, chosen_BTP
 
     def ranking_loss(self, score_BTP: Tensor, logits_BHTS: Tensor, causal_TS: Tensor) -> Tensor:

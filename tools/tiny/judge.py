@@ -3,7 +3,6 @@
 import json
 import math
 import random
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -12,7 +11,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from tensorfold.tools.tiny import chats
-from tensorfold.tools.tiny.tokens import ENDS, Renderer
+from tensorfold.tools.tiny.tokens import ENDS, Renderer, id_of
 
 MOST = 160  # tokens of a judged reply
 FAR = 4000  # rows from which text counts as far
@@ -20,10 +19,13 @@ RULES = ("questions", "objects", "calls")
 
 
 class Subject(Protocol):
-    """The model under test. Only the first two are needed; the others may say none."""
+    """The model under test; the last two may say none."""
 
     def generate(self, ids: list[int], most: int) -> list[int]:
         """The greedy continuation, up to `most` tokens, ended before any end token."""
+
+    def generate_many(self, prompts: list[list[int]], most: int) -> list[list[int]]:
+        """The same of many prompts, side by side if it can."""
 
     def logits(self, ids: list[int]) -> Tensor:
         """[T, V] in fp32."""
@@ -92,7 +94,7 @@ def right_call(row: dict[str, Any], reply: str) -> bool:
 def exact_calls(row: dict[str, Any], reply: str) -> bool:
     """Names and every argument as asked."""
 
-    def raw(value: Any) -> str:  # noqa: ANN401
+    def raw(value: Any) -> str:
         return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
     asked = [(c["name"], {k: raw(v) for k, v in c["arguments"].items()}) for c in row["calls"]]
@@ -100,12 +102,12 @@ def exact_calls(row: dict[str, Any], reply: str) -> bool:
 
 
 def judge_prompts(
-    reply_of: Callable[[list[list[int]]], list[list[int]]],
+    subject: Subject,
     sets: dict[str, list[dict[str, Any]]],
     tokenizer: Tokenizer,
     renderer: Renderer,
 ) -> Verdict:
-    """Count right replies; `reply_of` answers many prompts at once."""
+    """Count right replies."""
     verdict, checks = Verdict(), (right_answer, right_object, right_call)
     for name, check in zip(RULES, checks, strict=True):
         rows = sets[name]
@@ -113,7 +115,10 @@ def judge_prompts(
             tokenizer.encode(renderer(chat_of(row), open_reply=True), add_special_tokens=False).ids
             for row in rows
         ]
-        replies = [tokenizer.decode(ids, skip_special_tokens=False) for ids in reply_of(prompts)]
+        replies = [
+            tokenizer.decode(ids, skip_special_tokens=False)
+            for ids in subject.generate_many(prompts, MOST)
+        ]
         right = [check(row, reply) for row, reply in zip(rows, replies, strict=True)]
         verdict.counts[name], verdict.totals[name] = sum(right), len(rows)
         if name == "objects":
@@ -128,8 +133,8 @@ def judge_prompts(
             if not good:
                 verdict.misses.append(f"{name}: {asked!r} -> {reply!r}")
         shown = 4 if name == "questions" else 3
-        verdict.replies += [(row["messages"][-1]["content"], reply)
-                            for row, reply in list(zip(rows, replies, strict=True))[-shown:]]  # fmt: skip
+        last = list(zip(rows, replies, strict=True))[-shown:]
+        verdict.replies += [(row["messages"][-1]["content"], reply) for row, reply in last]
     return verdict
 
 
@@ -194,4 +199,4 @@ def prose_bits(
 
 
 def ends_of(tokenizer: Tokenizer) -> frozenset[int]:
-    return frozenset(tokenizer.token_to_id(token) for token in ENDS)
+    return frozenset(id_of(tokenizer, token) for token in ENDS)

@@ -25,7 +25,7 @@ class UnitLowerInverse(torch.autograd.Function):
     """(1 + strictly lower)^-1 of [..., 64, 64], merging diagonal blocks of doubling size."""
 
     @staticmethod
-    def forward(ctx, lower_RR: Tensor) -> Tensor:  # noqa: ANN001
+    def forward(ctx, lower_RR: Tensor) -> Tensor:
         row = torch.arange(ROWS, device=lower_RR.device)
         inverse_RR = torch.eye(ROWS, device=lower_RR.device, dtype=lower_RR.dtype)
         inverse_RR = inverse_RR.expand_as(lower_RR)
@@ -41,7 +41,7 @@ class UnitLowerInverse(torch.autograd.Function):
         return inverse_RR
 
     @staticmethod
-    def backward(ctx, grad_RR: Tensor) -> Tensor:  # noqa: ANN001
+    def backward(ctx, grad_RR: Tensor) -> Tensor:
         (inverse_RR,) = ctx.saved_tensors
         turned_RR = inverse_RR.transpose(-1, -2)
         return -(turned_RR @ grad_RR @ turned_RR).tril(-1)

@@ -106,7 +106,10 @@ class Model(nn.Module):
         return self.norm(streams.mean(2)), asides
 
     def draft(self, next_BT: Tensor, hidden_BTD: Tensor) -> tuple[Tensor, Aside]:
-        """MTP rows [B, T, D] from tokens i + 1 and final-normed hidden rows i; row 0 sees no token."""
+        """MTP rows [B, T, D] from tokens i + 1 and final-normed hidden rows i.
+
+        Row 0's token counts as a zero embedding.
+        """
         embedded = self.embed_tokens(next_BT).float()
         embedded = F.pad(embedded[:, 1:], (0, 0, 1, 0))
         return self.layers[-1](embedded, hidden_BTD)

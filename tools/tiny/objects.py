@@ -153,7 +153,8 @@ def about_fact(draw: random.Random) -> Wanted:
         )
         shown = w.join(list(value))
         texts = (
-            f"What is {one} plus {two}? Answer in JSON with the key{'s' * (len(value) > 1)} {shown}.",
+            f"What is {one} plus {two}? "
+            f"Answer in JSON with the key{'s' * (len(value) > 1)} {shown}.",
             f"Add {one} and {two} and give me a JSON object with {shown}.",
             f"Reply as a JSON object with {shown}: how much is {one} + {two}?",
         )

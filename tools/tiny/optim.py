@@ -29,7 +29,8 @@ class Optimizer:
 
     def __init__(self, model: nn.Module, *, decay: float, momentum: float = 0.95) -> None:
         groups: dict[torch.Size, list[nn.Parameter]] = {}
-        heavy, light = [], []
+        heavy: list[nn.Parameter] = []
+        light: list[nn.Parameter] = []
         for name, weight in model.named_parameters():
             if weight.dim() >= 2 and not any(part in name for part in PLAIN):
                 groups.setdefault(weight.shape[-2:], []).append(weight)
@@ -54,6 +55,6 @@ class Optimizer:
             torch._foreach_mul_(group, 1 - rate * self.decay)
             shaped = [step.view_as(p) for step, p in zip(steps, group, strict=True)]
             torch._foreach_add_(group, shaped, alpha=-rate * scale)
-        for group in self.adam.param_groups:
-            group["lr"] = rate
+        for options in self.adam.param_groups:
+            options["lr"] = rate
         self.adam.step()

@@ -1,6 +1,5 @@
 """One judged model as lines for a terminal and for its card."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -19,17 +18,16 @@ from tensorfold.tools.tiny.tokens import Renderer
 
 CHATS = 100
 BARS = {"questions": 40, "objects": 45, "calls": 45}
-Replies = Callable[[list[list[int]]], list[list[int]]]
 
 
 def judged(
-    subject: Subject, replies: Replies, folder: Path, held: Path, *, length: int, works: int | None
+    subject: Subject, folder: Path, held: Path, *, length: int, works: int | None
 ) -> list[str]:
     """Every figure of the judge for the model in `folder`, one a line; `length` rows of prose."""
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     renderer = Renderer((folder / "chat_template.jinja").read_text("utf-8"))
     sets = heldout.read(held)
-    verdict = judge_prompts(replies, sets, tokenizer, renderer)
+    verdict = judge_prompts(subject, sets, tokenizer, renderer)
     lines = []
     for name, count in verdict.counts.items():
         bar = f" (bar {BARS[name]})" if name in BARS else ""
@@ -54,9 +52,9 @@ def judged(
         for layer, share in dropped.items():
             lines.append(f"layer {layer}: {share:.3f} of the keys visible at row {FAR} dropped")
     for name, sets_ids in (("prose", [ids[:2000] for ids in texts]), ("chats", chats)):
-        pairs = [subject.draft_agreement(ids) for ids in sets_ids]
-        if all(pair is not None for pair in pairs):
-            good, rows = (sum(pair[i] for pair in pairs) for i in (0, 1))
+        pairs = [pair for ids in sets_ids if (pair := subject.draft_agreement(ids)) is not None]
+        if len(pairs) == len(sets_ids):
+            good, rows = sum(good for good, _ in pairs), sum(rows for _, rows in pairs)
             lines.append(
                 f"drafts of depth 1 accepted on held-out {name}: {good / rows:.3f} of {rows}"
             )

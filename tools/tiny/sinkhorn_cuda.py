@@ -86,12 +86,12 @@ def _(grad: Tensor, steps: Tensor, iterations: int, eps: float) -> Tensor:
     return torch.empty_like(grad, memory_format=torch.contiguous_format)
 
 
-def _keep(ctx, inputs, output) -> None:  # noqa: ANN001
+def _keep(ctx, inputs, output) -> None:
     ctx.iterations, ctx.eps = inputs[1:]
     ctx.save_for_backward(output[1])
 
 
-def _backward(ctx, grad: Tensor, _: Tensor) -> tuple[Tensor, None, None]:  # noqa: ANN001
+def _backward(ctx, grad: Tensor, _: Tensor) -> tuple[Tensor, None, None]:
     (steps,) = ctx.saved_tensors
     return unbalance(grad, steps, ctx.iterations, ctx.eps), None, None
 

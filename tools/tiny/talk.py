@@ -30,19 +30,24 @@ TALK: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
       "Why is six afraid of seven? Because seven eight nine.")),
     (("Do you like music?", "Do you like chess?", "Do you like soup?", "Do you have feelings?"),
      ("I am only a small model, but I like to talk about it.",)),
-    (("Yes.", "Yes", "Yes, please.", "Sure.", "OK", "Okay."), ("Good. What would you like to know?",)),
+    (("Yes.", "Yes", "Yes, please.", "Sure.", "OK", "Okay."),
+     ("Good. What would you like to know?",)),
     (("No.", "No", "No, thanks.", "Never mind."), ("All right.",)),
-    (("I am sad.", "I feel sad today.", "I am unhappy."), ("I am sorry to hear that. Shall I tell you a story?",)),
+    (("I am sad.", "I feel sad today.", "I am unhappy."),
+     ("I am sorry to hear that. Shall I tell you a story?",)),
     (("I am happy.", "I feel great today!", "I am so happy!"), ("That is good news!",)),
-    (("I am bored.", "I have nothing to do."), ("Then let me tell you a story, or ask me a question.",)),
-    (("How old are you?", "When were you made?"), ("I am very young. I was trained in a few minutes.",)),
+    (("I am bored.", "I have nothing to do."),
+     ("Then let me tell you a story, or ask me a question.",)),
+    (("How old are you?", "When were you made?"),
+     ("I am very young. I was trained in a few minutes.",)),
     (("Where do you live?", "Where are you?"), ("I live in a small file on this computer.",)),
     (("Test", "test", "Is this working?", "Can you hear me?", "Ping"), ("Yes, I am here.",)),
     (("Name the days of the week.", "What are the days of the week?", "List the days of the week."),
      ("Monday, Tuesday, Wednesday, Thursday, Friday, Saturday, Sunday.",)),
     (("Name the months.", "What are the months of the year?", "List the months of the year."),
      (", ".join(w.MONTHS) + ".",)),
-    (("How many days are in a week?", "How many days does a week have?"), ("A week has seven days.",)),
+    (("How many days are in a week?", "How many days does a week have?"),
+     ("A week has seven days.",)),
     (("How many months are in a year?", "How many months does a year have?"),
      ("A year has twelve months.",)),
     (("Say the alphabet.", "What is the alphabet?", "Recite the alphabet."),
@@ -105,7 +110,8 @@ def story(draw: random.Random, hero: str | None = None, find: str | None = None)
             f"There once lived {w.a(mood)} {hero} {place}. {his.capitalize()} name was {name}.",
         ]),
         draw.choice([
-            f"One {draw.choice(['morning', 'day', 'evening'])} {name} found {w.a(colour)} {find} near {there}.",
+            f"One {draw.choice(['morning', 'day', 'evening'])} {name} found {w.a(colour)} {find} "
+            f"near {there}.",
             f"One day {he} went for a walk and saw {w.a(colour)} {find} on the ground.",
             f"On {draw.choice(w.DAYS)} {name} found {w.a(colour)} {find} under a tree.",
         ]),
@@ -122,7 +128,8 @@ def story(draw: random.Random, hero: str | None = None, find: str | None = None)
         draw.choice([
             f'"It is my {find}!" cried {other}. "I lost it last {draw.choice(w.DAYS)}."',
             f'"I have looked for my {find} all day," said {other}.',
-            f'{other} looked at the {find}. "It is mine," {draw.choice(["the " + friend, other])} said.',
+            f'{other} looked at the {find}. "It is mine," '
+            f"{draw.choice(['the ' + friend, other])} said.",
         ]),
         draw.choice([
             f"{name} gave the {find} back, and {other} was very happy.",
@@ -146,7 +153,8 @@ def story_turn(draw: random.Random) -> tuple[str, str]:
     roll = draw.random()
     if roll < 0.35:
         text = draw.choice(["Tell me a story about {h}.", "Write a short story about {h}.",
-                            "Can you tell me a story about {h}?", "I want a story with {h}."])  # fmt: skip
+                            "Can you tell me a story about {h}?",
+                            "I want a story with {h}."])  # fmt: skip
         return text.format(h=w.a(hero)), story(draw, hero)
     if roll < 0.6:
         text = draw.choice(["Tell me a story about {h} and {f}.", "Write a story with {h} and {f}.",
@@ -161,12 +169,14 @@ def story_turn(draw: random.Random) -> tuple[str, str]:
 def verse_turn(draw: random.Random) -> tuple[str, str]:
     (one, two), (three, four) = draw.sample(RHYMES, 2)
     hero, colour, mood = draw.choice(HEROES), draw.choice(w.COLOURS), draw.choice(MOODS)
-    text = draw.choice([f"Write a poem about {w.a(hero)}.", f"Write a short poem about {w.a(hero)}.",
+    text = draw.choice([f"Write a poem about {w.a(hero)}.",
+                        f"Write a short poem about {w.a(hero)}.",
                         f"Can you write a poem about {w.a(hero)}?"])  # fmt: skip
     verse = (
         f"The {mood} {hero} dreamed of the {one},\nAnd said: how good it is to {two}.\n"
         if two in ("play", "run", "go")
-        else f"The {mood} {hero} looked at the {one},\n{colour.capitalize()} and bright and {two}.\n"
+        else f"The {mood} {hero} looked at the {one},\n"
+        f"{colour.capitalize()} and bright and {two}.\n"
     )
     return (
         text,
@@ -208,7 +218,8 @@ def told(draw: random.Random) -> tuple[tuple[str, str], tuple[str, str], str]:
         )
     thing = draw.choice(FINDS)
     spot = draw.choice(["on the table", "in the kitchen", "under the bed", "behind the door",
-                        "in the garden", "in the blue box", "on the chair", "in the drawer"])  # fmt: skip
+                        "in the garden", "in the blue box", "on the chair",
+                        "in the drawer"])  # fmt: skip
     say = draw.choice(["The {k} is {v}.", "I put the {k} {v}.", "Remember: the {k} is {v}."])
     ask = draw.choice(["Where is the {k}?", "Where is my {k}?", "Do you know where the {k} is?"])
     return (

@@ -63,6 +63,13 @@ def train_tokenizer(texts: Iterable[str], vocab: int) -> Tokenizer:
     return tokenizer
 
 
+def id_of(tokenizer: Tokenizer, token: str) -> int:
+    found = tokenizer.token_to_id(token)
+    if found is None:
+        raise ValueError(f"the tokenizer has no {token}")
+    return found
+
+
 class Renderer:
     """Renders chats with a template as the server does."""
 
@@ -77,7 +84,7 @@ class Renderer:
         return self.template.render(**chat, add_generation_prompt=open_reply)
 
 
-def _to_json(value: Any, ensure_ascii: bool = False) -> str:  # noqa: ANN401
+def _to_json(value: Any, ensure_ascii: bool = False) -> str:
     return json.dumps(value, ensure_ascii=ensure_ascii)
 
 
@@ -88,7 +95,7 @@ def _refuse(words: str) -> None:
 def write_text_files(tokenizer: Tokenizer, out: Path, context: int) -> dict[str, int]:
     """Write tokenizer.json and the two small configs; returns ids of the control tokens."""
     tokenizer.save(str(out / "tokenizer.json"), pretty=False)
-    ids = {token: tokenizer.token_to_id(token) for token in (*CONTROL, *MARKUP)}
+    ids = {token: id_of(tokenizer, token) for token in (*CONTROL, *MARKUP)}
     added = {
         str(ids[token]): {
             "content": token,

@@ -23,7 +23,7 @@ NOTE_EVERY = 50  # steps
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """`pieces` batches of `rows` rows a step. Compiled stages pay a minute or two at their start."""
+    """`pieces` batches of `rows` rows a step. A compiled stage pays a minute or two at first."""
 
     rows: int
     length: int

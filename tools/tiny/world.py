@@ -47,7 +47,8 @@ FOODS = (
     "soup bread cheese apples pasta rice fish pancakes honey plums carrots noodles pie eggs"
 ).split()
 HOBBIES = (
-    "chess painting fishing running swimming singing reading cooking sailing dancing cycling knitting"
+    "chess painting fishing running swimming singing reading cooking sailing dancing cycling "
+    "knitting"
 ).split()
 DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
 MONTHS = (
