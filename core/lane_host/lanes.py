@@ -155,6 +155,8 @@ class Lanes:
         del self.line[reply.stream]
         self.live[reply.stream] = reply
         reply.first_at = reply.last_at = now
+        # As if it had been in the last round: whoever waited for a row longer goes before it.
+        reply.served = self.figures.rounds
         self.figures.first_tokens += 1
         self.figures.move(reply, LIVE)
 
@@ -181,11 +183,6 @@ class Lanes:
         self.line.pop(reply.stream, None)
         self.live.pop(reply.stream, None)
         self.replies.pop(reply.stream, None)
-
-    def end_waiting(self, reason: str, words: str) -> None:
-        """End what was never admitted; once closing began nothing more comes to wait."""
-        for reply in self.queue.first(len(self.queue)):
-            self.end(reply, reason, words)
 
     def end_all(self, reason: str, words: str) -> None:
         for reply in list(self.replies.values()):

@@ -89,3 +89,15 @@ def test_streams_beyond_a_rounds_rows_take_turns_and_reply_as_alone() -> None:
     rig.run()
     served = [call.streams for call in rig.calls if call.kind == "round"]
     assert served[:4] == [(1, 2), (3, 4), (1, 2), (3, 4)]
+
+
+def test_streams_that_keep_coming_starve_nobody_of_a_rounds_rows() -> None:
+    rig = Rig(lanes=2, round_rows=1, fills={"fill_chunks": 1})
+    rig.submit(job(1, 4, 20))
+    for stream in range(2, 12):
+        rig.submit(job(stream, 4, 2))
+        rig.host.turn()
+    rounds = [call.streams for call in rig.calls if call.kind == "round"]
+    assert all((1,) in rounds[place : place + 2] for place in range(len(rounds) - 1))
+    rig.run()
+    rig.check()
