@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tensorfold.core.text.template import ChatTemplate
 from tensorfold.tools.tiny import chats, heldout, judge, rdata, works
 from tensorfold.tools.tiny.tokens import Renderer
 
@@ -86,3 +87,13 @@ def test_held_out_prose_is_not_among_the_parts_trained_on() -> None:
     assert "".join([parts[0], held, parts[1]]) == text
     assert len(held) >= works.STRETCH
     assert works.split_held_out("short") == (["short"], "")
+
+
+def test_the_server_renders_chats_as_they_were_trained() -> None:
+    served = ChatTemplate((ROOT / "families/glm53/tiny/chat_template.jinja").read_text("utf-8"))
+    draw = random.Random(7)
+    for _ in range(300):
+        chat = chats.chat(draw)
+        for open_reply in (False, True):
+            values = {**chat, "add_generation_prompt": open_reply}
+            assert served.render(values) == RENDER(chat, open_reply=open_reply)

@@ -75,7 +75,11 @@ def write_card(folder: Path, by: str, lines: list[str]) -> None:
     facts = json.loads((folder / FACTS).read_text("utf-8"))
     parts = [TOP, files_part(folder, facts), data_part(facts), training_part(facts)]
     blank = lines.index("")
-    parts.append(f"## Judged\n\nBy {by}, greedy, on `tests/data/tiny_heldout`:\n\n")
+    parts.append(
+        f"## Judged\n\nBy {by}, greedy, on `tests/data/tiny_heldout`. A held-out prompt joins a "
+        "subject and a\nwording that training never joins (each is known from others), or values "
+        "drawn from another seed.\n\n"
+    )
     parts.append("".join(f"- {line.strip()}\n" for line in lines[:blank]))
     again = lines.index("", blank + 1)
     if again > blank + 1:
@@ -84,8 +88,8 @@ def write_card(folder: Path, by: str, lines: list[str]) -> None:
     replies = "\n".join(lines[again + 1 :]).strip()
     shown = "\n".join(f"    {line}".rstrip() for line in replies.splitlines())
     parts.append(f"\nTen replies as they are (the prompt has opened the reasoning):\n\n{shown}\n")
-    text = "\n".join(part.rstrip("\n") if part.startswith("#") else part for part in parts[:4])
-    (folder / "CARD.md").write_text(text + "\n\n" + "".join(parts[4:]), encoding="utf-8")
+    text = "\n".join(parts[:4]) + "\n" + "".join(parts[4:])
+    (folder / "CARD.md").write_text(text, encoding="utf-8")
 
 
 def files_part(folder: Path, facts: dict[str, Any]) -> str:
