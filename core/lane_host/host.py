@@ -58,7 +58,7 @@ class Host:
         self._most_requests = options.queue_requests
         self._arrivals: list[Reply] = []
         self._cancels: list[int] = []
-        self._deadline: float | None = None  # for the replies in progress, once closing
+        self._deadline: float | None = None  # for what was taken, once closing
         self._lost: str | None = None
         self._over_for_good = False
         self._thread: threading.Thread | None = None
@@ -96,7 +96,7 @@ class Host:
             self._gate.notify()
 
     def close(self, drain_seconds: float) -> None:
-        """Take no new work, give replies in progress that time, end the rest, stop the thread."""
+        """Take no new work, give what was taken that time, end the rest, stop the thread."""
         self._close_by(self._clock() + drain_seconds)
         if self._thread is None:
             while self.turn():
@@ -218,10 +218,8 @@ class Host:
                     self._lanes.queue.add(reply)
             for stream in cancels:
                 self._lanes.cancel(stream)
-        if self._deadline is not None:
-            self._lanes.end_waiting(CLOSING, CLOSED_WORDS)
-            if self._clock() >= self._deadline:
-                self._lanes.end_all(CLOSING, CLOSED_WORDS)
+        if self._deadline is not None and self._clock() >= self._deadline:
+            self._lanes.end_all(CLOSING, CLOSED_WORDS)
 
     def _end_service(self) -> None:
         """Free the kept states of an engine that goes on to be shut down."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -51,13 +52,31 @@ class Mailroom:
         self.ended = ended
         self.inboxes: dict[int, Inbox] = {}
         self.numbers = itertools.count(1)
+        self.gate = threading.Lock()
+        self.coming: list[Delivery] = []
 
     def deliver(self, deliveries: Sequence[Delivery]) -> None:
-        """One wake of the loop, whatever the number of streams."""
-        self.loop.call_soon_threadsafe(self.hand_out, deliveries)
+        """One wake of the loop, whatever the number of streams, and none while one is due.
 
-    def hand_out(self, deliveries: Sequence[Delivery]) -> None:
-        for delivery in deliveries:
+        A loop that is behind is not woken again and again: its wakes would fill the pipe that
+        signals need to come through.
+        """
+        with self.gate:
+            due = bool(self.coming)
+            self.coming += deliveries
+        if due:
+            return
+        try:
+            self.loop.call_soon_threadsafe(self.hand_out)
+        except BaseException:
+            # Nothing was taken: a closed loop has no readers.
+            self.coming = []
+            raise
+
+    def hand_out(self) -> None:
+        with self.gate:
+            coming, self.coming = self.coming, []
+        for delivery in coming:
             if delivery.end is not None:
                 self.ended(delivery.end)
             # A reader that has left has no inbox any more.
