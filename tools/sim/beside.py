@@ -51,12 +51,14 @@ def short_story(
     rows: int,
     live: bool,
     moments: tuple[float, ...] = MOMENTS,
+    tokens: int = 4096,
 ) -> Story:
-    """A long prompt, short ones at moments of the long one's time, and maybe a decoder."""
+    """A long prompt, short ones at moments of the long one's time, and maybe a decoder of
+    `tokens`."""
     limits = Limits()
     world = World(arm, costs, limits=limits)
     if live:
-        world.arrive(0.0, job_of(DECODER, 16, 4096))
+        world.arrive(0.0, job_of(DECODER, 16, tokens))
     world.arrive(0.1, job_of(LONG, rows, 1))
     for place, moment in enumerate(moments):
         at = 0.1 + moment * long_ms(costs, rows, limits) / 1000
