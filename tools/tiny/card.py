@@ -129,8 +129,10 @@ def data_part(facts: dict[str, Any]) -> str:
     lines.append(
         "\nThe novels are Jane Austen's six, as the R package janeaustenr 1.0.0 holds them, "
         "unwrapped by\n`tools/tiny/rdata.py`; docs are the sources of Python 3.11's tutorial, "
-        "howto, faq, library and\nreference pages; code is modules of its standard library. A "
-        "stretch of 25,000 characters in the\nmiddle of each novel is kept from training."
+        "howto, faq, library and\nreference pages; code is the modules at the top of its standard "
+        "library under 45,000 bytes, in order\nof their names, up to 2,000,000 bytes. A stretch of "
+        "25,000 characters in the middle of each novel is\nkept from the weights' training (the "
+        "tokenizer saw it)."
     )
     return "\n".join(lines) + "\n"
 
@@ -144,6 +146,8 @@ def training_part(facts: dict[str, Any]) -> str:
     return f"""## Training
 
     python -m tensorfold.tools.train_tiny --out families/glm53/tiny {texts} {flags}
+
+The same with `--prepare` before it wrote the tokenizer, the configs and the held-out sets.
 
 {progress["tokens"]:,} tokens in {progress["steps"]:,} steps of rows of {rows} tokens,
 {progress["seconds"]:.0f} seconds on one H200, compiling included. The clock may end the schedule

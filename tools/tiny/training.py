@@ -119,7 +119,8 @@ class Run:
         self.model, self.corpus, self.plan, self.out, self.notes = model, corpus, plan, out, notes
         self.device = next(model.parameters()).device.type
         self.optimizer = Optimizer(model, decay=0.05)
-        self.compiled_loss = torch.compile(loss_of, dynamic=False)
+        on_gpu = self.device == "cuda"
+        self.compiled_loss = torch.compile(loss_of, dynamic=False) if on_gpu else loss_of
         self.average = [p.detach().clone() for p in model.parameters()]
         self.generator = torch.Generator().manual_seed(plan.seed)
         self.begin = self.saved = time.monotonic()
@@ -143,7 +144,7 @@ class Run:
 
     def step(self, stage: Stage, done: float) -> None:
         plan, progress = self.plan, self.progress
-        loss = self.compiled_loss if stage.compiled and self.device == "cuda" else loss_of
+        loss = self.compiled_loss if stage.compiled else loss_of
         for _ in range(stage.pieces):
             ids, weights = self.corpus.batch(
                 stage.rows, stage.length + 2, chat_share=stage.chat_share,
