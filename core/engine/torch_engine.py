@@ -201,6 +201,9 @@ class TorchEngine:
             assert 0 < len(window.tokens) <= self.info.window_rows, window
             assert window.forced < len(window.tokens), window
             assert stream.rows >= len(stream.opening.prompt), (window, stream.rows)
+            # Storage is claimed for the prompt and the reply; the last token needs no row.
+            claimed = len(stream.opening.prompt) + stream.opening.most
+            assert stream.rows + len(window.tokens) <= claimed, (window, stream.rows, claimed)
         flight = OpenFlight(self, lambda: self.run_round(windows))
         self.flying = flight
         return flight

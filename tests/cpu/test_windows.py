@@ -149,3 +149,12 @@ def test_forced_rows_before_guesses_stay_when_the_guesses_fall(engine: TorchEngi
     while not told.done:
         step(engine, [told])
     assert told.proof() == wanted.proof()
+
+
+def test_a_window_past_the_claimed_rows_is_no_silent_write(engine: TorchEngine) -> None:
+    """Rows beyond prompt and reply have no page of their own: they would fall on the spare one."""
+    told = one_row_until(engine, asked_of(60, sampled=False, most=4), 1, stream=1)
+    with pytest.raises(AssertionError):
+        step(engine, [told], {1: (1, 2, 3, 4)})
+    step(engine, [told], {1: (1, 2, 3)})
+    assert told.fault is None
