@@ -128,6 +128,25 @@ def test_streams_that_share_pages_do_not_touch_each_other(engine: TorchEngine) -
     assert first.proof() == wanted_first
 
 
+def test_resumed_prompts_in_a_pack_equal_fresh_ones(engine: TorchEngine) -> None:
+    asked = asked_of(257)
+    first = marked(engine, 9, asked)
+    engine.close(9)
+    other = Asked(prompt=tuple(some_tokens(65, seed=31)), most=6, sampling=asked.sampling, seed=5)
+    tolds = [
+        begin(engine, 0, replace(asked, prompt=asked.prompt[:200]), resume=first.saved[1]),
+        begin(engine, 1, other),
+        begin(engine, 2, asked, resume=first.saved[2]),
+        begin(engine, 3, replace(asked, prompt=asked.prompt[:70]), resume=first.saved[0]),
+    ]
+    fill(engine, *((told, told.cached, len(told.asked.prompt)) for told in tolds))
+    while not tolds[0].done:
+        step(engine, tolds)
+    for told in tolds:
+        engine.close(told.stream)
+    assert [told.proof() for told in tolds] == [alone(engine, told.asked).proof() for told in tolds]
+
+
 @pytest.mark.parametrize("place", [0, 63, 64, 127])
 def test_a_state_of_another_beginning_is_lost_and_the_prompt_runs_whole(
     engine: TorchEngine, place: int
