@@ -1,18 +1,23 @@
 # Every target makes the virtual environment .venv in this checkout and reuses it.
 #   make serve               serve the bundled model; ARGS="..." go to `tensorfold serve`
 #   make test                run the tests; ARGS="..." go to pytest
+#   make bench               measure the lane host's turns; prints figures
 #   make check               lint, format and types
 #   make PYTHON=python3.12   with another interpreter
 
 PYTHON ?= python3
 
-.PHONY: serve test check install
+.PHONY: serve test bench check install
 
 serve: install
 	@.venv/bin/python -m tensorfold.tools.cli serve $(ARGS)
 
 test: install
 	@.venv/bin/python -m pytest $(ARGS)
+
+bench: install
+	@.venv/bin/python -m pytest tests/bench --benchmark-only --benchmark-columns=min,median,rounds \
+	  $(ARGS)
 
 check: install
 	@.venv/bin/python -m ruff check .

@@ -31,9 +31,9 @@ class Reply:
 
     `left` is how many tokens may still be committed, `pending` the last committed token and
     `guesses` the drafts that follow it. `sent` of the tokens have been delivered; `logprobs` are
-    those not yet delivered. `served` is the last round that it was in or came after. `skipped` counts the later
-    ones that passed it while it waited for memory, `tried` is the host's count of freed storage
-    when it was last refused room. Times are of the host's clock, in seconds.
+    those not yet delivered. `served` is the last round that it was in or came after. `skipped`
+    counts the later ones that passed it while it waited for memory, `tried` is the host's count of
+    freed storage when it was last refused room. Times are of the host's clock, in seconds.
     """
 
     job: Job

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from tensorfold.core.engine_api import Filled, Flight, Landed, Piece, TokenLogprob, Window
 from tensorfold.core.errors import EngineFault
@@ -267,10 +267,10 @@ def traced(
     launched: float,
     landed: float,
 ) -> Forward:
-    return Forward(
-        launched=launched,
-        landed=landed,
-        pieces=tuple(entry for entry in batch if isinstance(entry, Piece)),
-        windows=tuple(entry for entry in batch if isinstance(entry, Window)),
-        committed=tuple(len(entry.tokens) for entry in results if isinstance(entry, Landed)),
-    )
+    # One kind a batch; and lists first, since a generator costs more than all else here.
+    if isinstance(batch[0], Piece):
+        pieces = cast("tuple[Piece, ...]", tuple(batch))
+        return Forward(launched=launched, landed=landed, pieces=pieces)
+    windows = cast("tuple[Window, ...]", tuple(batch))
+    committed = [len(entry.tokens) for entry in cast("Sequence[Landed]", results)]
+    return Forward(launched=launched, landed=landed, windows=windows, committed=tuple(committed))
