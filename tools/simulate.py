@@ -1,10 +1,10 @@
 """The real lane host over the fake engine in virtual time: what fill settings do to clients.
 
     python -m tensorfold.tools.simulate --scenario NAME|all [--json] [--plot FILE.png]
-    python -m tensorfold.tools.simulate --trace TRACE.jsonl --plot FILE.png
+    python -m tensorfold.tools.simulate --trace TRACE.jsonl --plot FILE.png [--last TURNS]
 
 Prints tables and the bars they must clear; exits with 1 when a bar is missed. A trace is what a
-server writes with `--trace`; the same drawing shows it.
+server writes with `--trace` or gives at `/debug/turns`; the same drawing shows it.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     chosen.add_argument("--trace", type=Path, help="draw a server's trace instead")
     parser.add_argument("--json", action="store_true", help="one JSON document instead of tables")
     parser.add_argument("--plot", type=Path, help="draw the lanes over time into this PNG")
+    parser.add_argument("--last", type=int, default=200, help="turns of a trace that are drawn")
     parser.add_argument("--prompts", type=int, default=Sizes().prompts, help="bursts a figure")
     parser.add_argument("--streams", type=int, default=Sizes().streams, help="random arrivals")
     return parser.parse_args(arguments)
@@ -96,7 +97,10 @@ def draw_trace(options: argparse.Namespace) -> int:
 
     if options.plot is None:
         raise StartError("--trace needs --plot FILE.png")
-    draw([Panel(title=options.trace.name, turns=read_trace(options.trace))], options.plot)
+    if options.last < 1:
+        raise StartError("--last is at least 1")
+    turns = read_trace(options.trace)[-options.last :]
+    draw([Panel(title=options.trace.name, turns=turns)], options.plot)
     return 0
 
 

@@ -14,6 +14,7 @@ import pytest
 from tensorfold.core.errors import StartError
 from tensorfold.core.lane_host.fills import CUT_IN as CUT_IN_KIND
 from tensorfold.core.lane_host.fills import DRAINED, PACKED, PIECE, WHOLE
+from tensorfold.core.server.trace_file import json_of
 from tensorfold.tools import simulate
 from tensorfold.tools.sim import arms, bursts, costs, figures, timeline
 from tensorfold.tools.sim.beside import LONG, SHORT, short_story
@@ -171,11 +172,22 @@ def test_a_lane_is_taken_again_when_its_stream_has_gone() -> None:
             assert before.end <= after.start
 
 
-def test_a_trace_file_reads_as_the_turns_it_was_written_from(tmp_path: Path) -> None:
+def test_what_a_server_tells_of_its_turns_reads_as_the_turns(tmp_path: Path) -> None:
     turns = short_story(arms.SMOOTH, FIT, rows=1500, live=True, moments=(0.5,), tokens=100).turns
+    shown = [(bar.lane, bar.stream, bar.kind) for bar in timeline.bars(turns)]
+    told = [json_of(turn) for turn in turns]
     path = tmp_path / "trace.jsonl"
-    path.write_text("".join(json.dumps(dataclasses.asdict(turn)) + "\n" for turn in turns))
-    assert timeline.bars(timeline.read_trace(path)) == timeline.bars(turns)
+    for text in ("\n".join([*told[:3], '{"left_out":1}', *told[3:]]), turns_document(told)):
+        path.write_text(text)
+        read = timeline.read_trace(path)
+        assert [(bar.lane, bar.stream, bar.kind) for bar in timeline.bars(read)] == shown
+        assert [turn.ended for turn in read] == pytest.approx(
+            [turn.ended for turn in turns], abs=1e-6
+        )
+
+
+def turns_document(told: list[str]) -> str:
+    return f'{{"turns":[{",".join(told)}]}}'
 
 
 @pytest.mark.parametrize("words", ["{", "[]", '{"turn": 1}', "3"])

@@ -14,6 +14,7 @@ from tensorfold.core.lane_host.fills import CUT_IN, DRAINED, PACKED, PIECE, WHOL
 from tensorfold.core.lane_host.trace import Forward, TurnTrace
 
 ROUND = "round"
+NO_TOKEN = -1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,39 +112,51 @@ def kinds_of(
 
 
 def read_trace(path: Path) -> tuple[TurnTrace, ...]:
-    """The turns of a server's trace file: one JSON object a line. Raises `StartError`."""
+    """The turns of a server's trace file, one JSON object a line, or of what `/debug/turns` gave.
+
+    A trace holds no token ids, so the windows that come back hold none either. Raises `StartError`.
+    """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
-        return tuple(turn_of(json.loads(line)) for line in lines if line.strip())
+        entries = [entry for line in lines if line.strip() for entry in entries_of(line)]
+        return tuple(turn_of(entry) for entry in entries if "left_out" not in entry)
     except OSError as error:
         raise StartError(f"the trace {path} cannot be read: {error.strerror}") from None
     except (ValueError, KeyError, TypeError) as error:
-        raise StartError(f"{path} is no trace of turns: {error}") from None
+        raise StartError(f"{path} is no trace of turns: {error!r}") from None
+
+
+def entries_of(line: str) -> list[Mapping[str, Any]]:
+    entry = json.loads(line)
+    if "turns" in entry:
+        return list(entry["turns"])
+    return [entry]
 
 
 def turn_of(entry: Mapping[str, Any]) -> TurnTrace:
-    forwards = tuple(
-        Forward(
-            launched=forward["launched"],
-            landed=forward["landed"],
-            pieces=tuple(
-                Piece(stream=piece["stream"], start=piece["start"], end=piece["end"])
-                for piece in forward["pieces"]
-            ),
-            windows=tuple(
-                Window(stream=window["stream"], tokens=tuple(window["tokens"]))
-                for window in forward["windows"]
-            ),
-            committed=tuple(forward["committed"]),
-        )
-        for forward in entry["forwards"]
-    )
     return TurnTrace(
         turn=entry["turn"],
         began=entry["began"],
         ended=entry["ended"],
-        forwards=forwards,
+        forwards=tuple(map(forward_of, entry["forwards"])),
         waiting=entry["waiting"],
         filling=entry["filling"],
         live=entry["live"],
+    )
+
+
+def forward_of(entry: Mapping[str, Any]) -> Forward:
+    windows = entry.get("windows", ())
+    return Forward(
+        launched=entry["launched"],
+        landed=entry["landed"],
+        pieces=tuple(
+            Piece(stream=piece["stream"], start=piece["start"], end=piece["end"])
+            for piece in entry.get("pieces", ())
+        ),
+        windows=tuple(
+            Window(stream=window["stream"], tokens=(NO_TOKEN,) * window["rows"])
+            for window in windows
+        ),
+        committed=tuple(window["tokens"] for window in windows),
     )
