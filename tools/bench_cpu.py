@@ -4,19 +4,25 @@
 
 The plain loop runs the same model with the same forms of the ops and the same sampling on rows as
 they come: no padding, no records, no promise. Rates are tokens a second over decode alone, medians
-of turns taken alternately.
+of turns taken alternately. With `--http` a server of its own gives the same replies to clients,
+and their rate is printed apart, as a share of the engine's.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
+import re
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import torch
 from rich.console import Console
 from rich.table import Table
@@ -37,6 +43,7 @@ from tensorfold.plugins.manager import discover
 from tensorfold.tools.models import find_model
 
 PROMPT = 40
+CONTEXT = 2048
 KINDS = {
     "greedy": Sampling(),
     "sampled": Sampling(temperature=1.0),
@@ -50,13 +57,14 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--streams", default="1,8")
     parser.add_argument("--tokens", type=int, default=96)
     parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--http", action="store_true", help="also ask a server for the replies")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args(arguments)
     installed = discover()
     model = find_model(installed, choose_backend(installed, "cpu-reference"), options.model)
     assert model.family is not None
     order = EngineOrder(
-        settings=read({"context": 2048}, {}), folder=model.folder, family=model.family
+        settings=read({"context": CONTEXT}, {}), folder=model.folder, family=model.family
     )
     started = time.perf_counter()
     engine = open_engine(order)
@@ -66,6 +74,8 @@ def main(arguments: Sequence[str]) -> int:
         for streams in map(int, options.streams.split(","))
         for kind in KINDS
     ]
+    if options.http:
+        serve_and_ask(model.folder, engine.info.vocab_size, rows, options)
     show(rows, opened)
     if options.output:
         options.output.write_text(json.dumps({"open_seconds": opened, "rows": rows}, indent=2))
@@ -166,8 +176,70 @@ def plain_loop(
     return run
 
 
+def serve_and_ask(
+    folder: Path, vocab_size: int, rows: list[dict[str, Any]], options: argparse.Namespace
+) -> None:
+    """Fill in each row's `http` rate, from the clients' side of a server in its own process."""
+    command = [sys.executable, "-m", "tensorfold.tools.cli", "serve", str(folder), "--port", "0"]
+    command += ["--context", str(CONTEXT), "--log", "warning"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stderr is not None
+        base = ""
+        for line in server.stderr:
+            if found := re.search(r"http://\S+:\d+", line):
+                base = found.group()
+                break
+        try:
+            for row in rows:
+                asked = prompts(row["streams"], vocab_size)
+                how = KINDS[row["sampling"]]
+                rates = [asyncio.run(ask(base, asked, how, options.tokens)) for _ in range(3)]
+                row["http"] = statistics.median(rates)
+        finally:
+            server.terminate()
+
+
+async def ask(base: str, asked: list[tuple[int, ...]], how: Sampling, tokens: int) -> float:
+    """Aggregate tokens a second: all but first tokens, first token of any to last of any."""
+    async with aiohttp.ClientSession(read_bufsize=1 << 20) as session:
+        models = await (await session.get(f"{base}/v1/models")).json()
+        name = models["data"][0]["id"]
+
+        async def one(stream: int, prompt: tuple[int, ...]) -> tuple[float, float]:
+            body = {
+                "model": name,
+                "prompt": list(prompt),
+                "max_tokens": tokens + 1,
+                "temperature": how.temperature,
+                "top_p": how.top_p,
+                "seed": stream,
+                "ignore_eos": True,
+                "stream": True,
+            }
+            async with session.post(f"{base}/v1/completions", json=body) as reply:
+                reply.raise_for_status()
+                times = [
+                    time.perf_counter()
+                    async for line in reply.content
+                    if line.startswith(b"data: {") and b'"text":' in line
+                ]
+            return times[0], times[-1]
+
+        spans = await asyncio.gather(*(one(i, prompt) for i, prompt in enumerate(asked)))
+    first, last = min(span[0] for span in spans), max(span[1] for span in spans)
+    return tokens * len(asked) / (last - first)
+
+
 def show(rows: list[dict[str, Any]], opened: float) -> None:
-    table = Table("streams", "sampling", "engine tok/s", "plain tok/s", "engine / plain")
+    table = Table(
+        "streams",
+        "sampling",
+        "engine tok/s",
+        "plain tok/s",
+        "engine / plain",
+        "HTTP tok/s",
+        "HTTP / engine",
+    )
     for row in rows:
         table.add_row(
             str(row["streams"]),
@@ -175,6 +247,8 @@ def show(rows: list[dict[str, Any]], opened: float) -> None:
             f"{row['engine']:.0f}",
             f"{row['plain']:.0f}",
             f"{row['ratio']:.2f}",
+            f"{row['http']:.0f}" if "http" in row else "unmeasured",
+            f"{row['http'] / row['engine']:.2f}" if "http" in row else "unmeasured",
         )
     console = Console()
     console.print(table)
@@ -184,6 +258,4 @@ def show(rows: list[dict[str, Any]], opened: float) -> None:
 
 
 if __name__ == "__main__":
-    import sys
-
     sys.exit(main(sys.argv[1:]))
