@@ -7,7 +7,6 @@ import pytest
 
 from tensorfold.backends.fake.options import CALLS, Call, Trouble
 from tensorfold.core.errors import EngineFault, EngineLost, RequestError
-from tensorfold.core.lane_host import host as host_module
 from tensorfold.core.lane_host import lanes as lanes_module
 from tensorfold.core.lane_host import turn as turn_module
 from tensorfold.core.lane_host.stream import Delivery
