@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from tensorfold.tools.sim.arms import BURST_ARMS, SMOOTH
+from tensorfold.tools.sim.arms import BURST_ARMS, DRAIN, SMOOTH, Limits
 from tensorfold.tools.sim.costs import (
     ASSUMED_ROWS,
     ASSUMED_SHARE,
@@ -23,8 +23,9 @@ from tensorfold.tools.sim.costs import (
 from tensorfold.tools.sim.figures import EPSILON, beginning, burst, mean_figures
 from tensorfold.tools.sim.report import Cell, Check, Outcome, Panel, Table
 from tensorfold.tools.sim.sizes import Sizes
-from tensorfold.tools.sim.world import Story, World, faithful, job_of
+from tensorfold.tools.sim.world import DEFAULT_LIMITS, Story, World, faithful, job_of
 
+ONE_BY_ONE = "drain, passes 1"
 WITHIN = 0.03
 HALF = 0.5
 DRAWN_SECONDS = 1.6
@@ -40,8 +41,9 @@ def story_of(
     equal: bool = True,
     streams: int = PUBLISHED_STREAMS,
     rows: int = ASSUMED_ROWS,
+    limits: Limits = DEFAULT_LIMITS,
 ) -> Story:
-    world = World(arm, costs)
+    world = World(arm, costs, limits=limits)
     jobs = [
         job_of(stream, rows, PUBLISHED_TOKENS, salt=salt if equal else salt * streams + stream)
         for stream in range(streams)
@@ -65,11 +67,26 @@ def off(found: float, wanted: float) -> float:
 def published_burst(sizes: Sizes) -> Outcome:
     costs = fitted()
     arms = {name: figures_of(arm, costs, sizes) for name, arm in BURST_ARMS.items()}
-    checks = [*published_checks(arms), *drain_checks(arms), *pack_checks(arms, "assumed share")]
+    one_by_one = figures_of(DRAIN, costs, sizes, limits=Limits(passes=1))
+    checks = [
+        *published_checks(arms),
+        *drain_checks(arms),
+        *pack_checks(arms, "assumed share"),
+        Check(
+            name="an engine that takes one prompt at a time drains too",
+            holds=abs(off(one_by_one.aggregate, arms["drain"].aggregate)) <= 0.01,
+            found=f"{one_by_one.aggregate:.1f} tok/s",
+        ),
+    ]
     shares, share_checks = share_table(sizes)
     return Outcome(
         scenario="published-burst",
-        tables=(costs_table(costs), arms_table(arms), four_table(costs, sizes), shares),
+        tables=(
+            costs_table(costs),
+            arms_table({**arms, ONE_BY_ONE: one_by_one}),
+            four_table(costs, sizes),
+            shares,
+        ),
         checks=(*checks, *share_checks),
         document={
             "arms": {name: asdict(found) for name, found in arms.items()},
