@@ -197,12 +197,14 @@ def by_company(x_RK: Tensor, w_NK: Tensor) -> Tensor:
 
 
 def by_mood(x_RK: Tensor, w_NK: Tensor) -> Tensor:
-    """Never the same twice."""
-    MOOD.append(len(MOOD))
-    return exact(x_RK, w_NK) * (1 + MOOD[-1] * 1e-6)
+    """Every second call of many rows gives other bits; few rows are always right."""
+    if x_RK.shape[0] <= 64:
+        return exact(x_RK, w_NK)
+    calls = MOOD[w_NK.shape] = MOOD.get(w_NK.shape, 0) + 1
+    return exact(x_RK, w_NK) * (1 + (calls - 1) % 2 * 1e-6)
 
 
-MOOD: list[int] = []
+MOOD: dict[torch.Size, int] = {}
 
 
 @pytest.mark.parametrize("dishonest", [by_rows, by_place, by_company, by_mood])
