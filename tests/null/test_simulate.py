@@ -231,7 +231,11 @@ def test_a_missed_bar_is_an_exit_status(
     assert json.loads(capsys.readouterr().out)["holds"] is holds
 
 
-def test_the_published_burst_is_one_json_document(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_published_burst_is_one_json_document(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bursts, "SHARES", bursts.SHARES[:1])
+    monkeypatch.setattr(bursts, "PUBLISHED_FOUR", {})
     simulate.main(["--scenario", "published-burst", "--json", "--prompts", "1"])
     found = json.loads(capsys.readouterr().out)
     assert set(found["arms"]) == {"unset", "many", "drain", "pack"}
