@@ -50,6 +50,14 @@ def test_settings_reach_info(values: dict[str, Any]) -> None:
     json.dumps(info.to_json())
 
 
+def test_a_preset_reaches_info_cut_to_what_the_engine_does() -> None:
+    for chunk_rows, cut_in in ((512, 512), (64, 64)):
+        settings = Settings(fill="smooth", chunk_rows=chunk_rows, fill_drain=100)
+        info = FakeBackend().engine(EngineOrder(settings=settings)).info
+        assert (info.fill_chunks, info.fill_many, info.fill_rounds) == (1, True, 1)
+        assert (info.fill_cut_in, info.fill_drain, info.fill_pack) == (cut_in, 100, 2048)
+
+
 @pytest.mark.parametrize("values", [{"chunk_rows": 50}, {"fill_pack": 5000}, {"fill_chunks": 99}])
 def test_settings_that_cannot_work_are_refused(values: dict[str, Any]) -> None:
     with pytest.raises(StartError):

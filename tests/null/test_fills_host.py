@@ -38,9 +38,10 @@ def starts(rig: Rig) -> list[int]:
 
 def three_start_apart(choose: NextFill) -> None:
     """Without drain, three prompts start at increasing round counts."""
-    for many in (False, True):
-        rig = burst(3, choose, fills={"fill_chunks": 1, "fill_many": many})
-        assert starts(rig) == [0, 1, 2]
+    for engine in (STEPPED, ONE_AT_A_TIME):
+        for many in (False, True):
+            rig = burst(3, choose, fills={"fill_chunks": 1, "fill_many": many}, **engine)
+            assert starts(rig) == [0, 1, 2]
 
 
 def three_start_together(choose: NextFill) -> None:
@@ -65,18 +66,20 @@ def two_start_and_a_third_waits(choose: NextFill) -> None:
 
 def exactly_as_many_lanes(choose: NextFill) -> None:
     """Full lanes admit no further pass; those already seated still start."""
-    drain = {"fill_chunks": 1, "fill_drain": 64}
-    assert starts(burst(3, choose, lanes=3, fills=drain)) == [0, 0, 0]
-    drain = {"fill_chunks": 1, "fill_drain": 4096}
-    assert starts(burst(8, choose, lanes=8, fills=drain)) == [0] * 8
+    for engine in (STEPPED, ONE_AT_A_TIME):
+        drain = {"fill_chunks": 1, "fill_drain": 64}
+        assert starts(burst(3, choose, lanes=3, fills=drain, **engine)) == [0, 0, 0]
+        drain = {"fill_chunks": 1, "fill_drain": 4096}
+        assert starts(burst(8, choose, lanes=8, fills=drain, **engine)) == [0] * 8
 
 
 def two_lanes(choose: NextFill) -> None:
     """The third starts once a lane is free."""
-    rig = burst(3, choose, lanes=2, fills={"fill_chunks": 1, "fill_drain": 64})
-    first, second, third = starts(rig)
-    assert (first, second) == (0, 0)
-    assert third >= 5
+    for engine in (STEPPED, ONE_AT_A_TIME):
+        rig = burst(3, choose, lanes=2, fills={"fill_chunks": 1, "fill_drain": 64}, **engine)
+        first, second, third = starts(rig)
+        assert (first, second) == (0, 0)
+        assert third >= 5
 
 
 def unset_starts_all_first(choose: NextFill) -> None:
@@ -139,7 +142,14 @@ def a_drain_cuts_in_as_one(choose: NextFill) -> None:
     assert " ".join(seen[:9]) == "P2 R P3 P4 R P2 R P5 R"
 
 
+def rounds_are_counted_from_the_last_step_of_any_pass(choose: NextFill) -> None:
+    """One that cuts in restarts the count, and holds the begun pass back anew."""
+    seen = beside_a_live_stream(choose, (2, 256), (3, 4), fill_cut_in=8, fill_rounds=2)
+    assert " ".join(seen[:8]) == "P2 R P3 R R P2 R R"
+
+
 CHECKS = [
+    rounds_are_counted_from_the_last_step_of_any_pass,
     three_start_apart,
     three_start_together,
     two_start_and_a_third_waits,
