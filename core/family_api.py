@@ -34,10 +34,14 @@ class ChatFormat:
 
 
 class TensorSpec(NamedTuple):
-    """A tensor that a checkpoint must hold, under its official name."""
+    """A tensor that a checkpoint must hold, under its official name.
+
+    A `table` is read row by row: it stays in its file, or in host memory, as it is stored.
+    """
 
     name: str
     shape: tuple[int, ...]
+    table: bool = False
 
 
 class Cut(NamedTuple):
