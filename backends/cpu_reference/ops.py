@@ -14,13 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tensorfold.backends.cpu_reference.products import Products, pad_rows
-from tensorfold.core.ops.experts import clamped_swiglu, ranges
+from tensorfold.core.ops.engram_gate import gate_of
 from tensorfold.core.ops.hc_split import sigmoid
 from tensorfold.core.ops.linear_parts import tree
-
-# Above this many rows experts run one after another on their own rows.
-DENSE_ROWS = 32
-
+from tensorfold.core.ops.route_softplus import chances
 
 def linear(p: Products, x_RK: Tensor, w_NK: Tensor) -> Tensor:
     return p.rows(x_RK, w_NK)
@@ -93,6 +90,22 @@ def hc_split(
     eps: float,
     iterations: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
+    pre_RN, post_RN, comb_RNN = hc_mix(
+        p, x_RND, fn_MF, base_M, scale_3, norm_eps, eps, iterations
+    )
+    return hc_collapse(p, x_RND, pre_RN), post_RN, comb_RNN
+
+
+def hc_mix(
+    p: Products,
+    x_RND: Tensor,
+    fn_MF: Tensor,
+    base_M: Tensor,
+    scale_3: Tensor,
+    norm_eps: float,
+    eps: float,
+    iterations: int,
+) -> tuple[Tensor, Tensor, Tensor]:
     rows, n, _ = x_RND.shape
     norm = rms_norm if p.library else rms_norm_apart
     z_RM = p.rows(norm(x_RND.reshape(rows, -1), None, norm_eps), fn_MF)
@@ -101,7 +114,11 @@ def hc_split(
     comb_RNN = (z_RM[:, 2 * n :] * scale_3[2] + base_M[2 * n :]).view(rows, n, n)
     comb_RM = (torch.softmax(comb_RNN, -1) + eps).view(rows, n * n)
     comb_RM = sinkhorn(p, comb_RM, n, eps, iterations)
-    return p.batch(pre_RN[:, None], x_RND)[:, 0], post_RN, comb_RM.view(rows, n, n)
+    return pre_RN, post_RN, comb_RM.view(rows, n, n)
+
+
+def hc_collapse(p: Products, x_RND: Tensor, pre_RN: Tensor) -> Tensor:
+    return p.batch(pre_RN[:, None], x_RND)[:, 0]
 
 
 def hc_join(p: Products, y_RD: Tensor, x_RND: Tensor, post_RN: Tensor, comb_RNN: Tensor) -> Tensor:
@@ -133,7 +150,18 @@ def pool_keys(keys_PMD: Tensor, gates_PMD: Tensor, ape_MD: Tensor) -> Tensor:
 def route(
     logit_RE: Tensor, bias_E: Tensor, top: int, scale: float, normalise: bool
 ) -> tuple[Tensor, Tensor]:
-    chance_RE = sigmoid(logit_RE)
+    return picked(sigmoid(logit_RE), bias_E, top, scale, normalise)
+
+
+def route_softplus(
+    logit_RE: Tensor, bias_E: Tensor, top: int, scale: float
+) -> tuple[Tensor, Tensor]:
+    return picked(chances(logit_RE), bias_E, top, scale, True)
+
+
+def picked(
+    chance_RE: Tensor, bias_E: Tensor, top: int, scale: float, normalise: bool
+) -> tuple[Tensor, Tensor]:
     order_RE = torch.sort(chance_RE + bias_E, dim=-1, descending=True, stable=True).indices
     ids_RK = order_RE[:, :top].sort(-1).values
     weight_RK = torch.gather(chance_RE, 1, ids_RK)
@@ -145,64 +173,21 @@ def route(
     return ids_RK, weight_RK * scale
 
 
-def experts(
-    p: Products,
-    x_RD: Tensor,
-    ids_RK: Tensor,
-    weight_RK: Tensor,
-    gate_up_EDI: Tensor,
-    down_EID: Tensor,
-    limit: float,
+def engram_gate(
+    x_RND: Tensor, key_RND: Tensor, value_RD: Tensor, weight_ND: Tensor, open_R: Tensor, eps: float
 ) -> Tensor:
-    """Few rows run every expert in one batched product, the others' weights being zero; many rows
-    run each expert on its own rows. Both give a row the same bits."""
-    if p.library and x_RD.shape[0] <= DENSE_ROWS:
-        return experts_dense(p, x_RD, ids_RK, weight_RK, gate_up_EDI, down_EID, limit)
-    return experts_apart(p, x_RD, ids_RK, weight_RK, gate_up_EDI, down_EID, limit)
+    """Both norms are taken before the dot, which changes no more than its last bits."""
+    dot_RN = (rms_norm(x_RND, None, eps) * weight_ND * rms_norm(key_RND, None, eps)).sum(-1)
+    gate_RN = gate_of(dot_RN * x_RND.shape[-1] ** -0.5) * open_R[:, None]
+    return x_RND + gate_RN[..., None] * value_RD[:, None]
 
 
-def experts_dense(
-    p: Products,
-    x_RD: Tensor,
-    ids_RK: Tensor,
-    weight_RK: Tensor,
-    gate_up_EDI: Tensor,
-    down_EID: Tensor,
-    limit: float,
+def engram_gate_apart(
+    x_RND: Tensor, key_RND: Tensor, value_RD: Tensor, weight_ND: Tensor, open_R: Tensor, eps: float
 ) -> Tensor:
-    rows, num_experts = x_RD.shape[0], gate_up_EDI.shape[0]
-    x_RD = pad_rows(x_RD, p.tile)
-    weight_RE = weight_RK.new_zeros(x_RD.shape[0], num_experts)
-    weight_RE[:rows].scatter_(1, ids_RK, weight_RK)
-    hidden_ERI = clamped_swiglu(p.batch(x_RD.expand(num_experts, -1, -1), gate_up_EDI), limit)
-    out_ERD = p.batch(hidden_ERI, down_EID) * weight_RE.T[:, :, None]
-    parts = ranges(num_experts)
-    out_PERD = out_ERD.view(parts, num_experts // parts, *x_RD.shape)
-    sums_PRD = out_PERD[:, 0]
-    for expert in range(1, num_experts // parts):
-        sums_PRD = sums_PRD + out_PERD[:, expert]
-    return tree(sums_PRD)[:rows]
-
-
-def experts_apart(
-    p: Products,
-    x_RD: Tensor,
-    ids_RK: Tensor,
-    weight_RK: Tensor,
-    gate_up_EDI: Tensor,
-    down_EID: Tensor,
-    limit: float,
-) -> Tensor:
-    num_experts = gate_up_EDI.shape[0]
-    parts = ranges(num_experts)
-    sums_PRD = x_RD.new_zeros(parts, *x_RD.shape)
-    for expert in range(num_experts):
-        row, pick = (ids_RK == expert).nonzero(as_tuple=True)
-        if not len(row):
-            continue
-        picked_1RD = pad_rows(x_RD[row], p.tile)[None]
-        hidden_1RI = clamped_swiglu(p.batch(picked_1RD, gate_up_EDI[expert][None]), limit)
-        out_RD = p.batch(hidden_1RI, down_EID[expert][None])[0, : len(row)]
-        sums_RD = sums_PRD[expert * parts // num_experts]
-        sums_RD.index_add_(0, row, weight_RK[row, pick, None] * out_RD)
-    return tree(sums_PRD)
+    """Each row in a call of its own: the fallback."""
+    rows = [
+        engram_gate(*(part[None] for part in parts), weight_ND, open_1[None], eps)
+        for *parts, open_1 in zip(x_RND, key_RND, value_RD, open_R, strict=True)
+    ]
+    return torch.cat(rows)

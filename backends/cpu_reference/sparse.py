@@ -82,6 +82,11 @@ def fixed_parts(x: Tensor, dim: int) -> tuple[Tensor, ...]:
 def best(score_RP: Tensor, candidates_R1: Tensor, top: int) -> Tensor:
     """Mask of the `top` best of each row's first candidates, ties to the lowest pool."""
     candidate_RP = torch.arange(score_RP.shape[1], device=score_RP.device) < candidates_R1
+    return best_of(score_RP, candidate_RP, top)
+
+
+def best_of(score_RP: Tensor, candidate_RP: Tensor, top: int) -> Tensor:
+    """Mask of the `top` best of each row's candidates, ties to the lowest place."""
     if score_RP.shape[1] <= top:
         return candidate_RP
     score_RP = score_RP.masked_fill(~candidate_RP, float("-inf"))

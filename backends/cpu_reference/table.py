@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from tensorfold.backends.cpu_reference import ops, recurrence, sparse
+from tensorfold.backends.cpu_reference import experts, memory, ops, recurrence, sparse
 from tensorfold.backends.cpu_reference.products import BY_EIGHT, BY_FOUR, TILES, Products
 from tensorfold.core.engine.optable import Candidate, Candidates
 
@@ -22,16 +22,23 @@ BY_PRODUCT: dict[str, Call] = {
     "kda_blocks": recurrence.kda_blocks,
     "pick_tokens": sparse.pick_tokens,
     "latent_attention": sparse.latent_attention,
-    "experts": ops.experts,
+    "experts": experts.experts,
+    "hc_mix": ops.hc_mix,
+    "hc_collapse": ops.hc_collapse,
+    "pick_rows": memory.pick_rows,
+    "sink_attention": memory.sink_attention,
+    "experts_weighted": experts.experts_weighted,
 }
 NORMS: dict[str, tuple[Call, Call]] = {
     "rms_norm": (ops.rms_norm, ops.rms_norm_apart),
     "layer_norm": (ops.layer_norm, ops.layer_norm_apart),
+    "engram_gate": (ops.engram_gate, ops.engram_gate_apart),
 }
 WITHOUT: dict[str, Call] = {
     "short_conv": ops.short_conv,
     "pool_keys": ops.pool_keys,
     "route": ops.route,
+    "route_softplus": ops.route_softplus,
 }
 
 

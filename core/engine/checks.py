@@ -32,6 +32,13 @@ ROW_ARGUMENTS: Mapping[str, tuple[int, ...]] = {
     "latent_attention": (0, 3, 4),
     "route": (0,),
     "experts": (0, 1, 2),
+    "hc_mix": (0,),
+    "hc_collapse": (0, 1),
+    "engram_gate": (0, 1, 2, 4),
+    "pick_rows": (0, 1, 4, 5, 6),
+    "sink_attention": (0, 3, 5),
+    "route_softplus": (0,),
+    "experts_weighted": (0, 1, 2),
 }
 RUNS = ((0, 1), (1, 3), (0, 4), (3, 10), (0, 8), (5, 17), (0, 24), (8, 40), (0, 64))
 
@@ -95,13 +102,16 @@ def lists_keep_bits(call: Call, run: Callable[..., Any], widths: Sequence[int]) 
 
 
 def pools_keep_bits(call: Call, run: Callable[..., Any], widths: Sequence[int]) -> bool:
-    """`pick_tokens`: looking at more pools than any row can see changes no list."""
+    """`pick_tokens`, `pick_rows`: looking at more than any row can see changes no list."""
     *before, width = call.args
-    whole = run(*before, width)
+    whole = outputs(run(*before, width))
     for wider in widths:
         if wider > width:
-            more = run(*before, wider)
-            if not torch.equal(more[:, : whole.shape[1]], whole):
+            more = outputs(run(*before, wider))
+            if not all(
+                torch.equal(large[:, : small.shape[1]], small)
+                for large, small in zip(more, whole, strict=True)
+            ):
                 return False
     return True
 
@@ -113,7 +123,7 @@ def holds(call: Call, candidate: Candidate, widths: Sequence[int]) -> bool:
         return False
     if call.name == "latent_attention":
         return lists_keep_bits(call, run, widths)
-    if call.name == "pick_tokens":
+    if call.name in ("pick_tokens", "pick_rows"):
         return pools_keep_bits(call, run, widths)
     return True
 

@@ -11,8 +11,12 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from tensorfold.core.ops import (
+    engram_gate,
     experts,
+    experts_weighted,
+    hc_collapse,
     hc_join,
+    hc_mix,
     hc_split,
     kda_blocks,
     kda_steps,
@@ -21,11 +25,14 @@ from tensorfold.core.ops import (
     linear,
     linear_heads,
     linear_parts,
+    pick_rows,
     pick_tokens,
     pool_keys,
     rms_norm,
     route,
+    route_softplus,
     short_conv,
+    sink_attention,
 )
 from tensorfold.core.ops.contract import Case, OpSpec
 
@@ -47,6 +54,13 @@ SPECS: tuple[OpSpec, ...] = (
     latent_attention.OP,
     route.OP,
     experts.OP,
+    hc_mix.OP,
+    hc_collapse.OP,
+    engram_gate.OP,
+    pick_rows.OP,
+    sink_attention.OP,
+    route_softplus.OP,
+    experts_weighted.OP,
 )
 
 
@@ -69,3 +83,10 @@ class Ops:
     latent_attention: Callable[..., Tensor]
     route: Callable[..., tuple[Tensor, Tensor]]
     experts: Callable[..., Tensor]
+    hc_mix: Callable[..., tuple[Tensor, Tensor, Tensor]]
+    hc_collapse: Callable[[Tensor, Tensor], Tensor]
+    engram_gate: Callable[..., Tensor]
+    pick_rows: Callable[..., tuple[Tensor, Tensor]]
+    sink_attention: Callable[..., Tensor]
+    route_softplus: Callable[..., tuple[Tensor, Tensor]]
+    experts_weighted: Callable[..., Tensor]

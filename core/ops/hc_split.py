@@ -15,7 +15,7 @@ def sigmoid(x: Tensor) -> Tensor:
     return 1 / (1 + torch.exp(-x))
 
 
-def reference(
+def mixes(
     x_RND: Tensor,
     fn_MF: Tensor,
     base_M: Tensor,
@@ -24,7 +24,7 @@ def reference(
     eps: float,
     iterations: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Streams [R, N, D] to the sublayer's input [R, D], post [R, N] and comb [R, N, N].
+    """Streams [R, N, D] to pre [R, N], post [R, N] and comb [R, N, N].
 
     fn is [2N + N * N, N * D]. comb is made doubly stochastic by `iterations` Sinkhorn steps, the
     first of which divides by column sums alone.
@@ -41,7 +41,21 @@ def reference(
     for _ in range(iterations - 1):
         comb_RNN = comb_RNN / (comb_RNN.sum(2, keepdim=True) + eps)
         comb_RNN = comb_RNN / (comb_RNN.sum(1, keepdim=True) + eps)
-    return torch.einsum("rn,rnd->rd", pre_RN, x_RND), post_RN, comb_RNN
+    return pre_RN, post_RN, comb_RNN
+
+
+def reference(
+    x_RND: Tensor,
+    fn_MF: Tensor,
+    base_M: Tensor,
+    scale_3: Tensor,
+    norm_eps: float,
+    eps: float,
+    iterations: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Streams [R, N, D] to the sublayer's input [R, D], and post and comb of `mixes`."""
+    pre_RN, *after = mixes(x_RND, fn_MF, base_M, scale_3, norm_eps, eps, iterations)
+    return torch.einsum("rn,rnd->rd", pre_RN, x_RND), after[0], after[1]
 
 
 def shape(
