@@ -63,8 +63,9 @@ class Rows(NamedTuple):
     are the spare page. lane_B, first_B, count_B: a stream's lane, first batch row and rows.
 
     Window forwards have rows_BW, the batch row of each window row, R where a window is shorter.
-    Prompt forwards have blocks_NT, the batch rows of each block at multiples of the grid, R where
-    a block is short, and block_lane_N; a lane's blocks are in order.
+    Prompt forwards of a family whose state has `blocks` have blocks_NT, the batch rows of each
+    block at multiples of the page, R where a block is short, and block_lane_N; a lane's blocks are
+    in order.
 
     `width` bounds the tokens that any row sees, rounded up to one of few sizes.
     """
@@ -104,10 +105,19 @@ class Model(Protocol):
         ...
 
 
-class Golden(Protocol):
-    """How a family's runs are compared with a golden: the functions of its `golden` module."""
+class Mode(NamedTuple):
+    """One arithmetic of a family in a golden: what `Family.config` calls it, the name of its
+    logits there, and the largest difference allowed."""
 
-    TOLERANCE: float
+    numerics: str
+    logits: str
+    tolerance: float
+
+
+class Golden(Protocol):
+    """How a family's runs are compared with a golden: its `golden` module's functions."""
+
+    MODES: Sequence[Mode]
 
     def cuts(self, length: int) -> Mapping[str, Sequence[Cut]]: ...
 
@@ -115,9 +125,9 @@ class Golden(Protocol):
         """Everything a golden can hold besides `ids`."""
         ...
 
-    def selections(self, model: Any, rows: int) -> Mapping[str, list[set[int]]]: ...
+    def selections(self, model: Any, rows: int) -> Mapping[str, list[set[Any]]]: ...
 
-    def as_sets(self, name: str, golden: Tensor) -> list[set[int]]: ...
+    def as_sets(self, name: str, golden: Tensor) -> list[set[Any]]: ...
 
     def states(
         self, model: Any, state: Mapping[str, Tensor], golden: Mapping[str, Tensor], length: int
@@ -142,8 +152,11 @@ class Family(Protocol):
 
     def bundled(self) -> Mapping[str, Path]: ...
 
-    def config(self, raw: Mapping[str, Any]) -> Any:
-        """Read config.json's object key by key. Raises `StartError` naming key and value."""
+    def config(self, raw: Mapping[str, Any], numerics: str = "") -> Any:
+        """Read config.json's object key by key. Raises `StartError` naming key and value.
+
+        `numerics` names one of the family's arithmetics; empty is the checkpoint's own.
+        """
         ...
 
     def vocab_size(self, config: Any) -> int: ...
@@ -166,8 +179,11 @@ class Family(Protocol):
 
     def state_spec(self, config: Any, *, window_rows: int, drafts: bool = False) -> StateSpec: ...
 
-    def weights(self, config: Any, tensors: Mapping[str, Tensor]) -> Any:
-        """The model's weights in the forms its layers use, from tensors under official names."""
+    def weights(self, config: Any, tensors: Mapping[str, Tensor], folder: Path) -> Any:
+        """The model's weights in the forms its layers use, from tensors under official names.
+
+        `folder` is the checkpoint's, for files beside its tensors.
+        """
         ...
 
     def model(

@@ -71,6 +71,22 @@ class Settings:
     threads: int = switch(
         1, "TF_THREADS", "threads", "engine", "CPU threads of the engine", least=1, most=1024
     )
+    numerics: str = switch(
+        "",
+        "TF_NUMERICS",
+        "name",
+        "engine",
+        "the model's arithmetic, where it has several: plain or faithful; empty: the checkpoint's",
+        choices=("", "plain", "faithful"),
+    )
+    tables: str = switch(
+        "disk",
+        "TF_TABLES",
+        "place",
+        "engine",
+        "where tables that are read by row stay: disk or memory",
+        choices=("disk", "memory"),
+    )
     compile: bool = switch(False, "TF_COMPILE", "flag", "engine", "run the compiled forward")
     temperature: float = switch(
         -1.0,

@@ -42,10 +42,14 @@ class Fixed:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StateSpec:
-    """Everything a stream of one family keeps, by name."""
+    """Everything a stream of one family keeps, by name.
+
+    With `blocks`, prompts run in blocks of a page at multiples of it, so they are cut there alone.
+    """
 
     page: int
     entries: tuple[PerToken | Ring | Fixed, ...]
+    blocks: bool = False
 
     def __post_init__(self) -> None:
         names = [entry.name for entry in self.entries]

@@ -23,7 +23,7 @@ from tensorfold.core.engine.replay import Replayed, replay
 from tensorfold.core.engine.state import allocate
 from tensorfold.core.engine.torch_engine import TorchEngine
 from tensorfold.core.errors import StartError
-from tensorfold.core.family_api import Cut, Family, Golden
+from tensorfold.core.family_api import Cut, Family, Golden, Mode
 from tensorfold.core.settings import read
 from tensorfold.plugins.choose import choose_backend
 from tensorfold.plugins.manager import discover
@@ -39,6 +39,8 @@ class Found:
     differences: dict[str, float] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
     compared: set[str] = field(default_factory=set)
+    selections: set[str] = field(default_factory=set)
+    states: set[str] = field(default_factory=set)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -54,24 +56,14 @@ def parity(folder: Path, backend: str, console: Console) -> int:
     if "ids" not in golden:
         raise StartError(f"{folder / 'golden.safetensors'} holds no ids to run")
     tokens = golden["ids"].flatten().tolist()
-    engine, family = open_engine(folder / "ckpt", backend, len(tokens))
+    family = family_of(folder / "ckpt", backend)
     rules = family.golden()
-    config = engine.model.config  # type: ignore[attr-defined]
-    table = Table("cut", "logits", "hidden", "selections", "states")
     agreed, compared = True, set()
-    for name, cuts in rules.cuts(len(tokens)).items():
-        found = compare(engine, rules, tokens, cuts, golden)
-        table.add_row(name, *described(found))
-        compared |= found.compared
-        agreed = agreed and not found.wrong and within(found, rules.TOLERANCE)
-        for wrong in found.wrong:
-            console.print(f"{name}: {wrong}")
-    console.print(table)
-    if "mtp_logits" in golden:
-        difference = compare_draft(engine, family, rules, tokens, golden)
-        console.print(f"mtp_logits: largest difference {difference:.1e}")
-        compared.add("mtp_logits")
-        agreed = agreed and difference <= rules.TOLERANCE
+    for mode in rules.MODES:
+        engine = open_engine(folder / "ckpt", backend, family, len(tokens), mode.numerics)
+        agrees, names = compare_mode(engine, family, mode, tokens, golden, console)
+        agreed, compared = agreed and agrees, compared | names
+    config = engine.model.config  # type: ignore[attr-defined]
     missing = [name for name in rules.names(config) if name not in golden]
     if missing:
         console.print("not compared, the golden lacks it: " + ", ".join(missing))
@@ -81,8 +73,37 @@ def parity(folder: Path, backend: str, console: Console) -> int:
     if not compared:
         console.print("nothing was compared")
         return 1
-    console.print(f"{'agrees' if agreed else 'DISAGREES'}, tolerance {rules.TOLERANCE:.0e}")
+    allowed = " and ".join(f"{mode.tolerance:.0e} {mode.numerics}".strip() for mode in rules.MODES)
+    console.print(f"{'agrees' if agreed else 'DISAGREES'}, tolerance {allowed}")
     return 0 if agreed else 1
+
+
+def compare_mode(
+    engine: TorchEngine,
+    family: Family,
+    mode: Mode,
+    tokens: Sequence[int],
+    golden: Mapping[str, Tensor],
+    console: Console,
+) -> tuple[bool, set[str]]:
+    """Every cut in one of the family's arithmetics: whether all agrees, and what was compared."""
+    rules = family.golden()
+    table = Table("cut", "logits", "hidden", "selections", "states", title=mode.numerics or None)
+    agreed, compared = True, set()
+    for name, cuts in rules.cuts(len(tokens)).items():
+        found = compare(engine, rules, mode, tokens, cuts, golden)
+        table.add_row(name, *described(found))
+        compared |= found.compared
+        agreed = agreed and not found.wrong and within(found, mode.tolerance)
+        for wrong in found.wrong:
+            console.print(f"{name}: {wrong}")
+    console.print(table)
+    if "mtp_logits" in golden:
+        difference = compare_draft(engine, family, rules, tokens, golden)
+        console.print(f"mtp_logits: largest difference {difference:.1e}")
+        compared.add("mtp_logits")
+        agreed = agreed and difference <= mode.tolerance
+    return agreed, compared
 
 
 def read_golden(path: Path) -> dict[str, Tensor]:
@@ -97,56 +118,72 @@ def read_golden(path: Path) -> dict[str, Tensor]:
         raise StartError(f"{path} is not a readable safetensors file: {error}") from None
 
 
-def open_engine(folder: Path, backend_name: str, length: int) -> tuple[TorchEngine, Family]:
+def family_of(folder: Path, backend_name: str) -> Family:
     installed = discover()
     backend = choose_backend(installed, backend_name)
     if not backend.needs_family:
         raise StartError(f"backend {backend_name} runs no family, so it has no parity")
     family = find_model(installed, backend, str(folder)).family
     assert family is not None, folder
+    return family
+
+
+def open_engine(
+    folder: Path, backend_name: str, family: Family, length: int, numerics: str
+) -> TorchEngine:
+    backend = choose_backend(discover(), backend_name)
     chunk = -(-length // family.grid) * family.grid
-    flags = {"lanes": 2, "context": chunk, "chunk_rows": chunk, "window_rows": WINDOW_ROWS}
+    flags = {
+        "lanes": 2,
+        "context": chunk,
+        "chunk_rows": chunk,
+        "window_rows": WINDOW_ROWS,
+        "numerics": numerics,
+    }
     engine = backend.engine(EngineOrder(settings=read(flags, {}), folder=folder, family=family))
     assert isinstance(engine, TorchEngine), type(engine)
-    return engine, family
+    return engine
 
 
 def compare(
     engine: TorchEngine,
     rules: Golden,
+    mode: Mode,
     tokens: Sequence[int],
     cuts: Sequence[Cut],
     golden: Mapping[str, Tensor],
 ) -> Found:
     found = Found()
-    picked: dict[str, list[set[int]]] = {}
+    picked: dict[str, list[set[Any]]] = {}
 
     def collect(model: Any, rows: int) -> None:
         for name, sets in rules.selections(model, rows).items():
             picked.setdefault(name, []).extend(sets)
 
     ran = replay(engine, tokens, cuts, collect)
-    for name in ("logits", "hidden"):
+    for kind, name in (("logits", mode.logits), ("hidden", "hidden")):
         if name in golden:
-            found.differences[name] = distance(getattr(ran, name), golden[name])
+            found.differences[kind] = distance(getattr(ran, kind), golden[name])
             found.compared.add(name)
     for name, sets in picked.items():
         if name in golden:
             wanted = rules.as_sets(name, golden[name])
             found.compared.add(name)
+            found.selections.add(name)
             if len(wanted) != len(sets):
                 found.wrong.append(f"{name}: {len(wanted)} selections for {len(sets)} rows")
                 continue
             bad = sum(mine != theirs for mine, theirs in zip(sets, wanted, strict=True))
             if bad:
                 found.wrong.append(f"{name}: {bad} of {len(wanted)} selections differ")
-    compare_states(engine, rules, ran, golden, len(tokens), found)
+    compare_states(engine, rules, mode, ran, golden, len(tokens), found)
     return found
 
 
 def compare_states(
     engine: TorchEngine,
     rules: Golden,
+    mode: Mode,
     ran: Replayed,
     golden: Mapping[str, Tensor],
     length: int,
@@ -154,8 +191,9 @@ def compare_states(
 ) -> None:
     for name, (mine, theirs) in rules.states(engine.model, ran.state, golden, length).items():
         found.compared.add(name)
+        found.states.add(name)
         difference = distance(mine, theirs)
-        if not difference <= rules.TOLERANCE:
+        if not difference <= mode.tolerance:
             found.wrong.append(f"{name}: state differs by {difference:.1e}")
 
 
@@ -203,13 +241,13 @@ def described(found: Found) -> list[str]:
     def number(name: str) -> str:
         return f"{found.differences[name]:.1e}" if name in found.differences else "not compared"
 
-    def words(kinds: tuple[str, ...]) -> str:
-        if not any(name.startswith(kinds) for name in found.compared):
+    def words(names: set[str]) -> str:
+        if not names:
             return "not compared"
-        return "differ" if any(wrong.startswith(kinds) for wrong in found.wrong) else "agree"
+        wrong = {wrong.split(":")[0] for wrong in found.wrong}
+        return "differ" if names & wrong else "agree"
 
-    states = tuple({name.split(".")[0] + "." for name in found.compared if "." in name} - {"topk."})
-    return [number("logits"), number("hidden"), words(("topk.",)), words(states or ("-",))]
+    return [number("logits"), number("hidden"), words(found.selections), words(found.states)]
 
 
 def within(found: Found, tolerance: float) -> bool:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from tensorfold.backends.cpu_reference.products import Products
-from tensorfold.backends.cpu_reference.sparse import best_of, by_chunk, pools_of, scores
+from tensorfold.backends.cpu_reference.sparse import ascending, best_of, by_chunk, pools_of, scores
 
 
 def pick_rows(
@@ -59,15 +59,6 @@ def kept_blocks(
     raised = torch.where(visible_R1 > 0, float("inf"), float("-inf")).to(score_RJ.dtype)
     block_RB = block_RB.scatter(1, newest_R1, raised)
     return best_of(block_RB, block_RB > float("-inf"), keep)
-
-
-def ascending(mask_RN: Tensor, width: int) -> Tensor:
-    """The marked places of each row, at most `width`, -1 past the end."""
-    place_RN = torch.where(mask_RN, mask_RN.cumsum(1) - 1, width)
-    rows, places = mask_RN.shape
-    listed = torch.full((rows, width + 1), -1, dtype=torch.int64, device=mask_RN.device)
-    listed.scatter_(1, place_RN, torch.arange(places, device=mask_RN.device).expand(rows, -1))
-    return listed[:, :width]
 
 
 def sink_attention(

@@ -101,10 +101,15 @@ def as_list(kept_RP: Tensor, seen_R1: Tensor, pool: int, width: int) -> Tensor:
     """Ascending token ids of kept pools and of the open pool's tail, -1 past the end."""
     token_K = torch.arange(kept_RP.shape[1] * pool, device=kept_RP.device)
     tail_RK = (token_K >= seen_R1 // pool * pool) & (token_K < seen_R1)
-    mask_RK = kept_RP.repeat_interleave(pool, 1) | tail_RK
-    place_RK = torch.where(mask_RK, mask_RK.cumsum(1) - 1, width)
-    listed = seen_R1.new_full((seen_R1.shape[0], width + 1), -1)
-    listed.scatter_(1, place_RK, token_K.expand_as(place_RK))
+    return ascending(kept_RP.repeat_interleave(pool, 1) | tail_RK, width)
+
+
+def ascending(mask_RN: Tensor, width: int) -> Tensor:
+    """The marked places of each row, at most `width`, -1 past the end."""
+    place_RN = torch.where(mask_RN, mask_RN.cumsum(1) - 1, width)
+    rows, places = mask_RN.shape
+    listed = torch.full((rows, width + 1), -1, dtype=torch.int64, device=mask_RN.device)
+    listed.scatter_(1, place_RN, torch.arange(places, device=mask_RN.device).expand(rows, -1))
     return listed[:, :width]
 
 

@@ -58,16 +58,20 @@ class Checkpoint:
         dtype: torch.dtype,
         device: torch.device | str = "cpu",
         progress: Progress = no_progress,
+        tables: str = "disk",
     ) -> dict[str, Tensor]:
         """Check completeness, then read every tensor of `specs` into memory of its own.
 
         Tensors are converted to `dtype` and moved to `device` one at a time; `progress` is told
-        bytes of the files. Raises `StartError`.
+        bytes of the files. Tables keep their format and stay on the host: mapped from their file
+        with `tables` disk, copied with memory. Raises `StartError`.
         """
         from tensorfold.core.checkpoint.load import load_tensors
 
         self.check(specs, ignored)
-        return load_tensors(self, specs, dtype=dtype, device=device, progress=progress)
+        return load_tensors(
+            self, specs, dtype=dtype, device=device, progress=progress, tables=tables
+        )
 
 
 def told(names: Sequence[str]) -> str:

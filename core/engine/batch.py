@@ -61,11 +61,11 @@ def build(runs: Sequence[Run], storage: Storage, *, prompt: bool, tile: int, con
     blocks: torch.Tensor | None = None
     block_lanes: torch.Tensor | None = None
     window_rows: torch.Tensor | None = None
-    if prompt:
+    if not prompt:
+        window_rows = torch.from_numpy(windows(firsts, counts, total))
+    elif storage.spec.blocks:
         cut = grid_blocks(starts, firsts, counts, lanes, page, total)
         blocks, block_lanes = (torch.from_numpy(part) for part in cut)
-    else:
-        window_rows = torch.from_numpy(windows(firsts, counts, total))
     return Rows(
         ids_R=rows_t[0],
         lane_R=rows_t[1],

@@ -104,9 +104,10 @@ def lists_keep_bits(call: Call, run: Callable[..., Any], widths: Sequence[int]) 
 def pools_keep_bits(call: Call, run: Callable[..., Any], widths: Sequence[int]) -> bool:
     """`pick_tokens`, `pick_rows`: looking at more than any row can see changes no list."""
     *before, width = call.args
+    table_LP, page = before[3], before[-1]
     whole = outputs(run(*before, width))
     for wider in widths:
-        if wider > width:
+        if width < wider <= table_LP.shape[1] * page:
             more = outputs(run(*before, wider))
             if not all(
                 torch.equal(large[:, : small.shape[1]], small)

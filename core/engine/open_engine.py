@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,7 @@ def open_torch_engine(order: EngineOrder, device: Device) -> TorchEngine:
 
 def load(order: EngineOrder, folder: Path, family: Family, device: Device) -> Loaded:
     settings = order.settings
-    config = family.config(read_config(folder))
+    config = family.config(read_config(folder), settings.numerics)
     context = settings.context or family.context(config)
     if context > family.context(config):
         raise StartError(
@@ -106,7 +107,7 @@ def load(order: EngineOrder, folder: Path, family: Family, device: Device) -> Lo
     specs = family.tensors(config)
     checkpoint.check(specs, family.ignored)
     size = torch.finfo(device.dtype).bits // 8
-    weight_bytes = sum(size * torch.Size(spec.shape).numel() for spec in specs)
+    weight_bytes = sum(size * prod(spec.shape) for spec in specs if not spec.table)
     fit(spec, settings.lanes, context, settings.kept_bytes, device.free_bytes - weight_bytes)
     tensors = checkpoint.load(
         specs,
@@ -114,11 +115,12 @@ def load(order: EngineOrder, folder: Path, family: Family, device: Device) -> Lo
         dtype=device.dtype,
         device=device.device,
         progress=order.progress,
+        tables=settings.tables,
     )
     return Loaded(
         family=family,
         config=config,
-        weights=family.weights(config, tensors),
+        weights=family.weights(config, tensors, folder),
         checkpoint=checkpoint,
         spec=spec,
         lanes=settings.lanes,
@@ -188,6 +190,7 @@ def describe(
         "device": device.device.type,
         "dtype": str(device.dtype).removeprefix("torch."),
         "compiled": order.settings.compile,
+        "numerics": order.settings.numerics,
         "torch": torch.__version__,
         **device.bits,
         **{f"op:{name}": label for name, label in labels.items()},

@@ -2,7 +2,7 @@
 
 A stream claims a lane and all the pages its prompt and reply can need when it opens, so that
 nothing can run out later. Pages are counted: a kept state shares the full pages of its prompt and
-copies what is not paged. The last lane and the last page belong to nobody; padding rows use them.
+copies the rows of a page it has not filled, and what is not paged. The last lane and the last page belong to nobody; padding rows use them.
 """
 
 from __future__ import annotations
@@ -29,11 +29,13 @@ class Seat:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Kept:
-    """A kept state: shared pages, and copies of the lane's rings and fixed states."""
+    """A kept state: shared pages, and copies of the lane's rings and fixed states and of the rows
+    of the page after the shared ones."""
 
     prompt: tuple[int, ...]
     pages: tuple[int, ...]
     copies: tuple[Tensor, ...]
+    rows: tuple[Tensor, ...]
     bytes: int
 
 
@@ -70,6 +72,15 @@ class Storage:
             if not isinstance(entry, PerToken)
         ]
 
+    def page_rows(self, page: int, tokens: int) -> list[Tensor]:
+        """The rows of a page's first `tokens`, of each paged buffer."""
+        found = []
+        for entry in self.spec.entries:
+            if isinstance(entry, PerToken):
+                first = page * self.spec.page // entry.every
+                found.append(self.buffers[entry.name][first : first + tokens // entry.every])
+        return found
+
     def claim(self, tokens: int, shared: Sequence[int] = ()) -> Seat:
         """A lane and pages for `tokens`, of which the first ones are shared; raises `NoRoom`."""
         fresh = -(-tokens // self.spec.page) - len(shared)
@@ -98,14 +109,17 @@ class Storage:
                 self.free_pages.append(page)
 
     def keep(self, seat: Seat, prompt: tuple[int, ...]) -> tuple[int, Kept]:
-        """Keep the state after `prompt`, whose length is a multiple of the page."""
-        assert len(prompt) % self.spec.page == 0, (len(prompt), self.spec.page)
-        pages = tuple(seat.pages[: len(prompt) // self.spec.page])
+        """Keep the state after `prompt`. Later rows of its stream fall into the last page that it
+        has not filled, so that page's rows are copied."""
+        full, rest = divmod(len(prompt), self.spec.page)
+        assert not (rest and self.spec.blocks), (len(prompt), self.spec.page)
+        pages = tuple(seat.pages[:full])
         for page in pages:
             self.holders[page] += 1
         copies = tuple(buffer[seat.lane].clone() for buffer in self.per_lane())
-        size = sum(copy.numel() * copy.element_size() for copy in copies)
-        kept = Kept(prompt=prompt, pages=pages, copies=copies, bytes=size)
+        rows = tuple(part.clone() for part in self.page_rows(seat.pages[full], rest)) if rest else ()
+        size = sum(copy.numel() * copy.element_size() for copy in (*copies, *rows))
+        kept = Kept(prompt=prompt, pages=pages, copies=copies, rows=rows, bytes=size)
         number = self.next_kept
         self.next_kept += 1
         self.kept[number] = kept
@@ -116,6 +130,11 @@ class Storage:
     def restore(self, seat: Seat, kept: Kept) -> None:
         for buffer, copy in zip(self.per_lane(), kept.copies, strict=True):
             buffer[seat.lane].copy_(copy)
+        if kept.rows:
+            full, rest = divmod(len(kept.prompt), self.spec.page)
+            own = self.page_rows(seat.pages[full], rest)
+            for rows, copied in zip(own, kept.rows, strict=True):
+                rows.copy_(copied)
 
     def drop(self, number: int) -> None:
         kept = self.kept.pop(number)

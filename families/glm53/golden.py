@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from tensorfold.core.family_api import Cut, Rows
+from tensorfold.core.family_api import Cut, Mode, Rows
 from tensorfold.families.glm53.config import GRID, Config
 from tensorfold.families.glm53.draft import Mtp
 from tensorfold.families.glm53.model import Glm53
 from tensorfold.families.glm53.weights import Dsa
 
-TOLERANCE = 5e-5
+MODES = (Mode(numerics="", logits="logits", tolerance=5e-5),)
 
 
 def cuts(length: int) -> dict[str, list[Cut]]:

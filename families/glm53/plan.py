@@ -12,6 +12,7 @@ from torch import Tensor
 
 from tensorfold.core.family_api import Rows
 from tensorfold.core.ops.pick_tokens import list_width
+from tensorfold.families.common.rings import ring_slots, ring_sources
 from tensorfold.families.glm53.config import GRID, Config
 
 
@@ -51,24 +52,6 @@ def conv_sources(rows: Rows, taps: int) -> Tensor:
     return torch.where(offset_R1 >= back_T, new_RT, old_RT)
 
 
-def pool_sources(rows: Rows, pool: int, tail: int) -> Tensor:
-    lanes = rows.table_LP.shape[0]
-    row_R1 = torch.arange(rows.ids_R.shape[0], device=rows.ids_R.device)[:, None]
-    back_M = torch.arange(pool - 1, -1, -1, device=rows.ids_R.device)
-    old_RM = rows.lane_R[:, None] * tail + (rows.position_R[:, None] - back_M) % tail
-    new_RM = lanes * tail + row_R1 - back_M
-    return torch.where(rows.offset_R[:, None] >= back_M, new_RM, old_RM)
-
-
-def tail_slots(rows: Rows, tail: int) -> Tensor:
-    """A row's place in the ring; rows that later ones of this forward replace go to the spare."""
-    lanes = rows.table_LP.shape[0]
-    count_L = torch.zeros(lanes, dtype=torch.int64, device=rows.ids_R.device)
-    count_R = count_L.index_put((rows.lane_B,), rows.count_B)[rows.lane_R]
-    own_R = rows.lane_R * tail + rows.position_R % tail
-    return torch.where(count_R - rows.offset_R <= tail, own_R, (lanes - 1) * tail)
-
-
 def dense_limit(config: Config) -> int:
     """Most visible tokens of a row that keeps them all whatever the index says."""
     return config.index_top * config.pool + config.pool - 1
@@ -90,8 +73,8 @@ def make(config: Config, rows: Rows, *, tail: int, pool_slots: int) -> Plan:
     return Plan(
         source_RT=conv_sources(rows, config.conv),
         history_BH=history_sources(rows, rows.count_B, config.conv - 1),
-        pool_source_RM=pool_sources(rows, config.pool, tail),
+        pool_source_RM=ring_sources(rows, config.pool, tail),
         pool_slot_R=torch.where(closes_R, rows.slot_R // config.pool, pool_slots - 1),
-        tail_slot_R=tail_slots(rows, tail),
+        tail_slot_R=ring_slots(rows, tail),
         dense_RK=dense_lists(config, rows),
     )

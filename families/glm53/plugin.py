@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tensorfold.core.errors import StartError
 from tensorfold.core.family_api import Family, Golden, Model, TensorSpec
 from tensorfold.core.state_spec import StateSpec
 from tensorfold.families.glm53 import config as configs
@@ -31,7 +32,9 @@ class Glm53Family:
         folder = Path(__file__).parent / "tiny"
         return {"tiny-glm53": folder} if (folder / "config.json").exists() else {}
 
-    def config(self, raw: Mapping[str, Any]) -> configs.Config:
+    def config(self, raw: Mapping[str, Any], numerics: str = "") -> configs.Config:
+        if numerics:
+            raise StartError(f"--numerics is {numerics}: glm5_next has one arithmetic")
         return configs.read(raw)
 
     def vocab_size(self, config: configs.Config) -> int:
@@ -54,7 +57,7 @@ class Glm53Family:
     ) -> StateSpec:
         return state.spec(config, window_rows=window_rows, drafts=drafts)
 
-    def weights(self, config: configs.Config, tensors: Mapping[str, Tensor]) -> Any:
+    def weights(self, config: configs.Config, tensors: Mapping[str, Tensor], folder: Path) -> Any:
         from tensorfold.families.glm53.weights import assemble
 
         return assemble(config, tensors)

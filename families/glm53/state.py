@@ -54,7 +54,7 @@ def spec(config: Config, *, window_rows: int, drafts: bool = False) -> StateSpec
                 PerToken(name=f"pool.{layer}", width=config.index_size, every=config.pool)
             )
             entries.append(Ring(name=f"tail.{layer}", rows=rows, width=2 * config.index_size))
-    return StateSpec(page=GRID, entries=tuple(entries))
+    return StateSpec(page=GRID, entries=tuple(entries), blocks=True)
 
 
 def layer_state(state: Mapping[str, Tensor], layer: int, linear: bool) -> KdaState | DsaState:

@@ -67,7 +67,7 @@ def test_every_kind_of_sublayer_is_one_whole_graph_with_the_bits_of_plain_ops() 
         dtype=torch.float32,
         device=torch.device("cpu"),
     )
-    weights = FAMILY.weights(config, tensors)
+    weights = FAMILY.weights(config, tensors, FOLDER)
     plain = optable.table({name: forms[0].call for name, forms in candidates().items()})
     opaque = library_ops("tensorfold_capture_test", plain)
     graphs: Counter[str] = Counter()

@@ -1,0 +1,170 @@
+"""Windowed attention with compressed rows, and the index that picks them (spec dsv41, 2.5 to 2.7).
+
+R rows, D hidden or index size, H heads, C head size, W window rows, K listed rows, B blocks,
+G groups, L lanes, T ring rows, M members of a compressed row.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from tensorfold.core.ops import Ops
+from tensorfold.core.ops.pick_tokens import slots
+from tensorfold.core.ops.rounding import fp4_round, fp4_round_fine, fp8_round
+from tensorfold.families.dsv41.config import Config
+from tensorfold.families.dsv41.plan import Memory, Window
+from tensorfold.families.dsv41.rope import rotate
+from tensorfold.families.dsv41.state import SourceState
+from tensorfold.families.dsv41.weights import Attention, Compressor, Index
+
+
+class Role(NamedTuple):
+    """What an index does with candidates: `publishes` them, or is `restricted` to them."""
+
+    publishes: bool = False
+    restricted: bool = False
+
+
+class Picked(NamedTuple):
+    """What an index hands to the layers after it: buffer rows slot_RK, -1 where unused, and the
+    candidate blocks_RB of the last layer that published some."""
+
+    slot_RK: Tensor
+    blocks_RB: Tensor
+
+
+def nothing_picked(rows: int, like: Tensor) -> Picked:
+    return Picked(like.new_empty(rows, 0), like.new_empty(rows, 0))
+
+
+def narrowed(config: Config, x: Tensor) -> Tensor:
+    """The input of a product whose weight the release packs (2.10)."""
+    return fp8_round(x) if config.faithful else x
+
+
+def compress(
+    config: Config, ops: Ops, w: Compressor, state: SourceState, plan: Memory, x_RD: Tensor
+) -> None:
+    """Write the compressed rows that these rows close, their index keys, and the raw values."""
+    raw_RE = ops.linear(x_RD, w.proj)
+    if state.open_LTE is None:
+        latent_RC = raw_RE
+    else:
+        opened = state.open_LTE.flatten(0, 1)
+        member_RME = torch.cat([opened, raw_RE])[plan.member_RM]
+        value_RMC, gate_RMC = member_RME.chunk(2, -1)
+        even_MC = gate_RMC.new_zeros(gate_RMC.shape[1:])
+        latent_RC = ops.pool_keys(value_RMC, gate_RMC, even_MC)
+        opened.index_copy_(0, plan.open_R, raw_RE)
+    latent_RC = ops.rms_norm(latent_RC.contiguous(), w.norm, config.norm_eps)
+    key_RD = ops.rms_norm(ops.linear(latent_RC, w.index_proj), w.index_norm, config.norm_eps)
+    key_RD, latent_RC = rotate(key_RD, plan.turn), rotate(latent_RC, plan.turn)
+    if config.faithful:
+        key_RD, latent_RC = fp4_round(key_RD), fp4_round_fine(latent_RC)
+    state.keys_SD.index_copy_(0, plan.slot_R, key_RD)
+    state.latents_SC.index_copy_(0, plan.slot_R, latent_RC)
+
+
+def pick(
+    config: Config,
+    ops: Ops,
+    w: Index,
+    state: SourceState,
+    window: Window,
+    plan: Memory,
+    role: Role,
+    picked: Picked,
+    q_RK: Tensor,
+    x_RD: Tensor,
+) -> Picked:
+    """This index's choice; q_RK is the query's normed latent as products read it."""
+    query_RHD = ops.linear(q_RK, w.q).view(-1, config.index_heads, config.index_size)
+    query_RHD = rotate(query_RHD, window.turn)
+    if config.faithful:
+        query_RHD = fp4_round(query_RHD)
+    allowed_RB = picked.blocks_RB if role.restricted else picked.blocks_RB[:, :0]
+    list_RK, blocks_RB = ops.pick_rows(
+        query_RHD,
+        ops.linear(x_RD, w.heads),
+        state.keys_SD,
+        plan.table_LP,
+        plan.lane_R,
+        plan.visible_R,
+        allowed_RB,
+        config.index_top,
+        config.candidate_blocks if role.publishes else 0,
+        config.candidate_size,
+        plan.page,
+        plan.width,
+    )
+    slot_RK = slots(list_RK.clamp(min=0), plan.lane_R, plan.table_LP, plan.page)
+    slot_RK = torch.where(list_RK < 0, -1, slot_RK)
+    return Picked(slot_RK, blocks_RB if role.publishes else picked.blocks_RB)
+
+
+class Inputs(NamedTuple):
+    """A layer's queries q_RHC and window rows kv_RC, turned, and the query's normed latent."""
+
+    latent_RK: Tensor
+    q_RHC: Tensor
+    kv_RC: Tensor
+
+
+def inputs(config: Config, ops: Ops, w: Attention, window: Window, x_RD: Tensor) -> Inputs:
+    joined = ops.linear(narrowed(config, x_RD), w.in_proj)
+    q_down, kv_RC = joined.split([config.q_rank, config.head_size], -1)
+    latent_RK = ops.rms_norm(q_down.contiguous(), w.q_norm, config.norm_eps)
+    latent_RK = narrowed(config, latent_RK)
+    q_RHC = ops.linear(latent_RK, w.q_up).view(-1, config.heads, config.head_size)
+    kv_RC = rotate(ops.rms_norm(kv_RC.contiguous(), w.kv_norm, config.norm_eps), window.turn)
+    return Inputs(latent_RK, rotate(q_RHC, window.turn), narrowed(config, kv_RC))
+
+
+def output(config: Config, ops: Ops, w: Attention, window: Window, o_RHC: Tensor) -> Tensor:
+    """Turned back, then each group's product and the product over all of them."""
+    o_RHC = rotate(o_RHC, window.turn.back())
+    down_RGN = ops.linear_heads(o_RHC.reshape(o_RHC.shape[0], config.groups, -1), w.o_down_GKN)
+    return ops.linear_parts(narrowed(config, down_RGN.flatten(1)), w.o_up)
+
+
+def attend(
+    config: Config,
+    ops: Ops,
+    w: Attention,
+    window_LTC: Tensor,
+    state: SourceState | None,
+    window: Window,
+    plan: Memory | None,
+    role: Role,
+    picked: Picked,
+    x_RD: Tensor,
+) -> tuple[Tensor, Picked]:
+    """One layer's attention; also what its index, or the one before it, picked."""
+    given = inputs(config, ops, w, window, x_RD)
+    ring_SC = window_LTC.flatten(0, 1)
+    memory_SC, slot_RK = ring_SC, picked.slot_RK[:, :0]
+    if state is not None:
+        assert plan is not None
+        if w.compressor is not None:
+            compress(config, ops, w.compressor, state, plan, x_RD)
+        if w.index is not None:
+            latent_RK = given.latent_RK
+            picked = pick(
+                config, ops, w.index, state, window, plan, role, picked, latent_RK, x_RD
+            )
+        memory_SC, slot_RK = state.latents_SC, picked.slot_RK
+    o_RHC = ops.sink_attention(
+        given.q_RHC,
+        ring_SC,
+        given.kv_RC,
+        window.source_RW,
+        memory_SC,
+        slot_RK,
+        w.sink_H,
+        config.head_size**-0.5,
+    )
+    ring_SC.index_copy_(0, window.slot_R, given.kv_RC)
+    return output(config, ops, w, window, o_RHC), picked

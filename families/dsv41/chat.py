@@ -1,0 +1,3 @@
+from tensorfold.core.family_api import ChatFormat
+
+CHAT = ChatFormat(template="")

@@ -1,0 +1,113 @@
+"""Where a forward's rows read and write: index tensors made once and shared by all layers.
+
+Everything here is integers and pointwise, so that one graph serves every number of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from tensorfold.core.family_api import Rows
+from tensorfold.families.common.rings import ring_slots, ring_sources
+from tensorfold.families.dsv41.config import PAGE, Config
+from tensorfold.families.dsv41.rope import Rates, Turn, turn_at
+from tensorfold.families.dsv41.state import IDS
+
+
+class Window(NamedTuple):
+    """A layer's window: source_RW names rows of [ring, this forward's rows], -1 before the first
+    position; slot_R is where a row goes; the turn is at a row's own position."""
+
+    source_RW: Tensor
+    slot_R: Tensor
+    turn: Turn
+
+
+class Memory(NamedTuple):
+    """Compressed rows at one ratio.
+
+    A row sees the first visible_R of them. member_RM: rows of [open ring, this forward's rows]
+    that make the compressed row ending at a row; slot_R and open_R: where that row and the raw
+    values go, the spare page or lane if nowhere; the turn is at the compressed row's position.
+    """
+
+    visible_R: Tensor
+    slot_R: Tensor
+    member_RM: Tensor
+    open_R: Tensor
+    turn: Turn
+    table_LP: Tensor
+    lane_R: Tensor
+    page: int
+    width: int
+
+
+class Plan(NamedTuple):
+    """Of layers with the window alone (`plain`), of layers that compress, and by ratio."""
+
+    plain: Window
+    compressed: Window
+    memory: Mapping[int, Memory]
+
+
+def memory(rows: Rows, ratio: int, *, ring: int, page_rows: int, rate_P: Tensor) -> Memory:
+    """`ring` is the open ring's rows, `page_rows` the rows of the compressed buffer."""
+    visible_R = (rows.position_R + 1) // ratio
+    closes_R = (rows.position_R + 1) % ratio == 0
+    return Memory(
+        visible_R=visible_R,
+        slot_R=torch.where(closes_R, rows.slot_R // ratio, page_rows - 1),
+        member_RM=ring_sources(rows, ratio, ring),
+        open_R=ring_slots(rows, ring),
+        turn=turn_at(rows.position_R // ratio * ratio, rate_P),
+        table_LP=rows.table_LP,
+        lane_R=rows.lane_R,
+        page=PAGE // ratio,
+        width=rows.width // ratio,
+    )
+
+
+def window(rows: Rows, back: int, ring: int, turn: Turn) -> Window:
+    source_RW = ring_sources(rows, back, ring)
+    back_W = torch.arange(back - 1, -1, -1, device=rows.ids_R.device)
+    return Window(
+        source_RW=torch.where(rows.position_R[:, None] >= back_W, source_RW, -1),
+        slot_R=ring_slots(rows, ring),
+        turn=turn,
+    )
+
+
+def make(config: Config, rows: Rows, rates: Rates, state: Mapping[str, Tensor]) -> Plan:
+    own = window(
+        rows,
+        config.window,
+        state["window.0"].shape[1],
+        turn_at(rows.position_R, rates.plain_P),
+    )
+    by_ratio = {}
+    for source in config.kv_sources:
+        ratio = config.ratios[source]
+        opened = state.get(f"open.{source}")
+        by_ratio[ratio] = memory(
+            rows,
+            ratio,
+            ring=1 if opened is None else opened.shape[1],
+            page_rows=state[f"latent.{source}"].shape[0],
+            rate_P=rates.compressed_P,
+        )
+    turn = turn_at(rows.position_R, rates.compressed_P)
+    return Plan(plain=own, compressed=own._replace(turn=turn), memory=by_ratio)
+
+
+def history(rows: Rows, state: Mapping[str, Tensor], back: int) -> Tensor:
+    """Ids at position - s of each row, [R, back], and the ring written; no ids before the first."""
+    ring_LT1 = state[IDS]
+    source_RS = ring_sources(rows, back, ring_LT1.shape[1]).flip(1)
+    ring_S = ring_LT1.view(-1)
+    ids_RS = torch.cat([ring_S, rows.ids_R])[source_RS]
+    ring_S.index_copy_(0, ring_slots(rows, ring_LT1.shape[1]), rows.ids_R)
+    return ids_RS
