@@ -7,7 +7,6 @@ compared and never counts. The exit status is 0 only if something was compared a
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +26,7 @@ from tensorfold.core.family_api import Cut, Family, Golden
 from tensorfold.core.settings import read
 from tensorfold.plugins.choose import choose_backend
 from tensorfold.plugins.manager import discover
+from tensorfold.tools.arguments import Parser
 from tensorfold.tools.models import find_model
 
 WINDOW_ROWS = 8
@@ -42,7 +42,7 @@ class Found:
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="tensorfold parity", description=__doc__)
+    parser = Parser(prog="tensorfold parity", description=__doc__)
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument("--backend", default="cpu-reference", help="[cpu-reference]")
     options = parser.parse_args(arguments)
