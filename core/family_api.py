@@ -105,6 +105,22 @@ class Model(Protocol):
         ...
 
 
+class Drafter(Protocol):
+    """A family's draft layer bound to ops, weights and state of its own."""
+
+    def forward(self, rows: Rows, hidden_RD: Tensor) -> Tensor:
+        """Rows whose ids_R are the tokens after the model's hidden rows [R, D], one for one.
+
+        Returns [R, D], for `logits` of the token after those, and to stand for the next hidden row
+        when guesses are chained.
+        """
+        ...
+
+    def logits(self, hidden_RD: Tensor) -> Tensor:
+        """[R, D] to [R, V]."""
+        ...
+
+
 class Mode(NamedTuple):
     """One arithmetic of a family in a golden: what `Family.config` calls it, the name of its
     logits there, and the largest difference allowed."""
@@ -169,6 +185,10 @@ class Family(Protocol):
         """Token ids that end a reply, as the config names them."""
         ...
 
+    def drafts(self, config: Any) -> bool:
+        """Whether the checkpoint has a draft layer."""
+        ...
+
     def tensors(self, config: Any) -> Sequence[TensorSpec]:
         """Every tensor the model reads, under the checkpoint's names."""
         ...
@@ -195,6 +215,10 @@ class Family(Protocol):
         compile: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
     ) -> Model:
         """Bind weights, ops and state; `compile` wraps the function of a layer."""
+        ...
+
+    def drafter(self, config: Any, weights: Any, ops: Ops, state: Mapping[str, Tensor]) -> Drafter:
+        """The draft layer, over state of `state_spec(..., drafts=True)`."""
         ...
 
     def golden(self) -> Golden: ...

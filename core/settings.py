@@ -65,6 +65,9 @@ class Settings:
     window_rows: int = switch(
         8, "TF_WINDOW_ROWS", "rows", "engine", "rows of one stream in a round", least=1, most=64
     )
+    drafts: int = switch(
+        0, "TF_DRAFTS", "tokens", "engine", "most drafts a stream and round", least=0, most=63
+    )
     kept_bytes: int = switch(
         0, "TF_KEPT_BYTES", "bytes", "engine", "room beside the lanes for kept states", least=0
     )

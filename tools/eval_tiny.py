@@ -1,4 +1,4 @@
-"""Judge a bundled model: `python -m tensorfold.tools.eval_tiny [FOLDER]`.
+"""`tensorfold eval [FOLDER]`: judge a bundled model.
 
 Prints right answers, objects and calls on the held-out prompts, bits a byte of held-out text
 before and from row 4,000 on, the keys dropped there, accepted drafts, and ten replies as they are.
@@ -6,11 +6,16 @@ An engine runs the model, or with `--trainer` the trainer's own forward. `--card
 printed, with the facts of the training run beside the weights, to the folder's CARD.md.
 """
 
-import argparse
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from tokenizers import Tokenizer
 
+from tensorfold.core.errors import StartError
+from tensorfold.tools.arguments import Parser
 from tensorfold.tools.tiny import card
 from tensorfold.tools.tiny.engine_subject import EngineSubject
 from tensorfold.tools.tiny.judge import Subject, ends_of
@@ -20,8 +25,8 @@ from tensorfold.tools.tiny.subject import TrainerSubject
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Judge a bundled model.")
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = Parser(prog="tensorfold eval", description="Judge a bundled model.")
     parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "families/glm53/tiny")
     parser.add_argument("--trainer", action="store_true", help="run the trainer's own forward")
     parser.add_argument("--device", default="cpu", help="of the trainer's forward")
@@ -30,7 +35,9 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=8000, help="most rows of prose read at once")
     parser.add_argument("--works", type=int, default=None, help="stretches of prose (all)")
     parser.add_argument("--card", action="store_true", help="write FOLDER/CARD.md")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
+    refuse_without(options.folder, "tokenizer.json", "chat_template.jinja")
+    refuse_without(options.held_out, "questions.jsonl")
     ends = ends_of(Tokenizer.from_file(str(options.folder / "tokenizer.json")))
     if options.trainer:
         by = "the trainer's own forward, fp32"
@@ -48,7 +55,14 @@ def main() -> None:
     print("\n".join(lines))
     if options.card:
         card.write_card(options.folder, by, lines)
+    return 0
+
+
+def refuse_without(folder: Path, *names: str) -> None:
+    for name in names:
+        if not (folder / name).is_file():
+            raise StartError(f"{folder} has no {name}: there is nothing to judge")
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -7,7 +7,6 @@ compared and never counts. The exit status is 0 only if something was compared a
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +26,7 @@ from tensorfold.core.family_api import Cut, Family, Golden, Mode
 from tensorfold.core.settings import read
 from tensorfold.plugins.choose import choose_backend
 from tensorfold.plugins.manager import discover
+from tensorfold.tools.arguments import Parser
 from tensorfold.tools.models import find_model
 
 WINDOW_ROWS = 8
@@ -44,7 +44,7 @@ class Found:
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="tensorfold parity", description=__doc__)
+    parser = Parser(prog="tensorfold parity", description=__doc__)
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument("--backend", default="cpu-reference", help="[cpu-reference]")
     options = parser.parse_args(arguments)
@@ -58,7 +58,7 @@ def parity(folder: Path, backend: str, console: Console) -> int:
     tokens = golden["ids"].flatten().tolist()
     family = family_of(folder / "ckpt", backend)
     rules = family.golden()
-    agreed, compared = True, set()
+    agreed, compared = True, set[str]()
     for mode in rules.MODES:
         engine = open_engine(folder / "ckpt", backend, family, len(tokens), mode.numerics)
         agrees, names = compare_mode(engine, family, mode, tokens, golden, console)
@@ -89,7 +89,7 @@ def compare_mode(
     """Every cut in one of the family's arithmetics: whether all agrees, and what was compared."""
     rules = family.golden()
     table = Table("cut", "logits", "hidden", "selections", "states", title=mode.numerics or None)
-    agreed, compared = True, set()
+    agreed, compared = True, set[str]()
     for name, cuts in rules.cuts(len(tokens)).items():
         found = compare(engine, rules, mode, tokens, cuts, golden)
         table.add_row(name, *described(found))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 
@@ -20,8 +21,13 @@ NAMESPACE = "tensorfold_cpu_reference"
 
 
 def free_bytes() -> int:
-    """Memory that the system can still give, in bytes."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+    """Memory that the system can still give, in bytes; where it does not tell, all it has."""
+    try:
+        told = Path("/proc/meminfo").read_text("ascii")
+    except OSError:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    available = next(line for line in told.splitlines() if line.startswith("MemAvailable:"))
+    return int(available.split()[1]) * 1024
 
 
 def graph(ops: Ops) -> tuple[Ops, Compile]:

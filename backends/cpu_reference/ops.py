@@ -19,6 +19,7 @@ from tensorfold.core.ops.hc_split import sigmoid
 from tensorfold.core.ops.linear_parts import tree
 from tensorfold.core.ops.route_softplus import chances
 
+
 def linear(p: Products, x_RK: Tensor, w_NK: Tensor) -> Tensor:
     return p.rows(x_RK, w_NK)
 
@@ -90,9 +91,7 @@ def hc_split(
     eps: float,
     iterations: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    pre_RN, post_RN, comb_RNN = hc_mix(
-        p, x_RND, fn_MF, base_M, scale_3, norm_eps, eps, iterations
-    )
+    pre_RN, post_RN, comb_RNN = hc_mix(p, x_RND, fn_MF, base_M, scale_3, norm_eps, eps, iterations)
     return hc_collapse(p, x_RND, pre_RN), post_RN, comb_RNN
 
 
@@ -187,7 +186,7 @@ def engram_gate_apart(
 ) -> Tensor:
     """Each row in a call of its own: the fallback."""
     rows = [
-        engram_gate(*(part[None] for part in parts), weight_ND, open_1[None], eps)
-        for *parts, open_1 in zip(x_RND, key_RND, value_RD, open_R, strict=True)
+        engram_gate(x[None], key[None], value[None], weight_ND, opened[None], eps)
+        for x, key, value, opened in zip(x_RND, key_RND, value_RD, open_R, strict=True)
     ]
     return torch.cat(rows)

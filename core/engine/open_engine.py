@@ -60,6 +60,7 @@ class Loaded:
     context: int
     chunk_rows: int
     window_rows: int
+    drafts: int
 
 
 def open_torch_engine(order: EngineOrder, device: Device) -> TorchEngine:
@@ -84,8 +85,11 @@ def open_torch_engine(order: EngineOrder, device: Device) -> TorchEngine:
         if order.settings.compile:
             ops, compiled = device.graph(ops)
         model = loaded.family.model(loaded.config, loaded.weights, ops, storage.buffers, compiled)
+        drafter = None
+        if loaded.drafts:
+            drafter = loaded.family.drafter(loaded.config, loaded.weights, ops, storage.buffers)
     info = describe(order, loaded, device, chosen, found)
-    return TorchEngine(info=info, model=model, storage=storage, tile=device.tile)
+    return TorchEngine(info=info, model=model, storage=storage, tile=device.tile, drafter=drafter)
 
 
 def load(order: EngineOrder, folder: Path, family: Family, device: Device) -> Loaded:
@@ -102,7 +106,14 @@ def load(order: EngineOrder, folder: Path, family: Family, device: Device) -> Lo
             f"--chunk-rows is {settings.chunk_rows}, not a multiple of {family.grid}, where "
             "this family's prompts may be cut"
         )
-    spec = family.state_spec(config, window_rows=settings.window_rows)
+    if settings.drafts >= settings.window_rows:
+        raise StartError(
+            f"--drafts is {settings.drafts}, and a window of --window-rows "
+            f"{settings.window_rows} holds at most {settings.window_rows - 1}"
+        )
+    if settings.drafts and not family.drafts(config):
+        raise StartError(f"--drafts is {settings.drafts}, and this checkpoint has no draft layer")
+    spec = family.state_spec(config, window_rows=settings.window_rows, drafts=settings.drafts > 0)
     checkpoint = open_checkpoint(folder)
     specs = family.tensors(config)
     checkpoint.check(specs, family.ignored)
@@ -127,6 +138,7 @@ def load(order: EngineOrder, folder: Path, family: Family, device: Device) -> Lo
         context=context,
         chunk_rows=settings.chunk_rows,
         window_rows=settings.window_rows,
+        drafts=settings.drafts,
     )
 
 
@@ -211,6 +223,7 @@ def describe(
         window_rows=loaded.window_rows,
         grid=loaded.family.grid,
         pack_rows=loaded.chunk_rows,
+        drafts=loaded.drafts,
         bytes_per_token=loaded.spec.bytes_per_token(),
         bytes_per_stream=loaded.spec.bytes_per_lane(),
         checks=found,

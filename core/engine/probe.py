@@ -20,8 +20,8 @@ from tensorfold.core.family_api import Model
 from tensorfold.core.ops import Ops
 from tensorfold.core.state_spec import PerToken
 
-# Rows of a probing prompt: two whole grid blocks and a short one.
-PROMPT_ROWS = 136
+# Rows of a probing prompt at most: whole grid blocks and a short one.
+PROMPT_ROWS = 264
 STREAMS = 8
 WINDOW_ROWS = 2
 # Longest context that is probed; ops look at longer ones in runs of what is probed here.

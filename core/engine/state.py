@@ -2,7 +2,8 @@
 
 A stream claims a lane and all the pages its prompt and reply can need when it opens, so that
 nothing can run out later. Pages are counted: a kept state shares the full pages of its prompt and
-copies the rows of a page it has not filled, and what is not paged. The last lane and the last page belong to nobody; padding rows use them.
+copies the rows of a page it has not filled, and what is not paged. The last lane and the last page
+belong to nobody; padding rows use them.
 """
 
 from __future__ import annotations
@@ -117,7 +118,9 @@ class Storage:
         for page in pages:
             self.holders[page] += 1
         copies = tuple(buffer[seat.lane].clone() for buffer in self.per_lane())
-        rows = tuple(part.clone() for part in self.page_rows(seat.pages[full], rest)) if rest else ()
+        rows = (
+            tuple(part.clone() for part in self.page_rows(seat.pages[full], rest)) if rest else ()
+        )
         size = sum(copy.numel() * copy.element_size() for copy in (*copies, *rows))
         kept = Kept(prompt=prompt, pages=pages, copies=copies, rows=rows, bytes=size)
         number = self.next_kept

@@ -5,14 +5,15 @@ Work happens in `land()`, so that what is delivered between launch and landing h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
 
 from tensorfold.core.engine import batch, noise, sampling
+from tensorfold.core.engine.drafting import Ask, Drafting, Drafts
 from tensorfold.core.engine.sampling import Draw
 from tensorfold.core.engine.state import Kept, Seat, Storage
 from tensorfold.core.engine_api import (
@@ -29,7 +30,7 @@ from tensorfold.core.engine_api import (
     Window,
 )
 from tensorfold.core.errors import Refused
-from tensorfold.core.family_api import Model
+from tensorfold.core.family_api import Drafter, Model, Rows
 
 Result = TypeVar("Result")
 
@@ -66,7 +67,15 @@ class OpenFlight(Generic[Result]):
 class TorchEngine:
     """An `engine_api.Engine` over one model; `tile` is the backend's row tile."""
 
-    def __init__(self, *, info: Info, model: Model, storage: Storage, tile: int) -> None:
+    def __init__(
+        self,
+        *,
+        info: Info,
+        model: Model,
+        storage: Storage,
+        tile: int,
+        drafter: Drafter | None = None,
+    ) -> None:
         self.info = info
         self.model = model
         self.storage = storage
@@ -75,6 +84,15 @@ class TorchEngine:
         self.flying: object | None = None
         device = next(iter(storage.buffers.values())).device
         self.steps_V = noise.token_steps(info.vocab_size, device)
+        self.drafting: Drafting | None = None
+        if drafter is not None:
+            self.drafting = Drafting(
+                drafter=drafter,
+                storage=storage,
+                steps_V=self.steps_V,
+                tile=tile,
+                context=info.context,
+            )
 
     @torch.inference_mode()
     def open(self, opening: Opening) -> Opened:
@@ -140,14 +158,47 @@ class TorchEngine:
         ]
         tokens = sampling.draw(logits_SV[ending], draws, self.steps_V) if ending else []
         drawn = dict(zip(ending, tokens, strict=True))
+        drafts = self.drafts_after(rows, hidden_RD, pieces, lasts, drawn)
         results = []
         for row, (piece, first) in enumerate(zip(pieces, firsts(runs), strict=True)):
             if faults[row]:
                 results.append(Filled(stream=piece.stream, fault=FAULT))
                 continue
             prompt_rows = hidden_RD[first : first + piece.end - piece.start]
-            results.append(self.filled(piece, prompt_rows, logits_SV[row], drawn.get(row)))
+            filled = self.filled(piece, prompt_rows, logits_SV[row], drawn.get(row))
+            guessed = drafts[row]
+            results.append(replace(filled, drafts=guessed.tokens, chances=guessed.chances))
         return results
+
+    def drafts_after(
+        self,
+        rows: Rows,
+        hidden_RD: Tensor,
+        pieces: Sequence[Piece],
+        lasts: Sequence[int],
+        drawn: Mapping[int, int],
+    ) -> list[Drafts]:
+        """Drafts after each piece's first token, if it has one and any are wanted.
+
+        The draft layer takes in every prompt row, so that it has seen the prompt when asked.
+        """
+        if self.drafting is None:
+            return [Drafts()] * len(pieces)
+        following: list[int] = []
+        asks = []
+        for row, (piece, last) in enumerate(zip(pieces, lasts, strict=True)):
+            stream = self.streams[piece.stream]
+            following += stream.opening.prompt[piece.start + 1 : piece.end + 1]
+            if self.ends(piece):
+                following.append(drawn.get(row, 0))
+            want = piece.want if row in drawn else 0
+            asks.append(self.ask(stream, row=last, position=piece.end - 1, want=want))
+        return self.drafting.propose(rows, hidden_RD, following, asks)
+
+    def ask(self, stream: Stream, *, row: int, position: int, want: int) -> Ask:
+        """`want` is cut to what the engine drafts at most."""
+        most = min(want, self.info.drafts)
+        return Ask(row=row, lane=stream.seat.lane, position=position, want=most, draw=stream.draw)
 
     def ends(self, piece: Piece) -> bool:
         return piece.end == len(self.streams[piece.stream].opening.prompt)
@@ -228,7 +279,35 @@ class TorchEngine:
             results.append(landed)
             accepted.append(max(1, len(landed.tokens)))
         self.model.settle(rows, torch.tensor(accepted, device=hidden_RD.device))
-        return results
+        if self.drafting is None or not any(window.want for window in windows):
+            return results
+        return self.with_drafts(self.drafting, rows, hidden_RD, runs, windows, results)
+
+    def with_drafts(
+        self,
+        drafting: Drafting,
+        rows: Rows,
+        hidden_RD: Tensor,
+        runs: Sequence[batch.Run],
+        windows: Sequence[Window],
+        results: Sequence[Landed],
+    ) -> list[Landed]:
+        """The landed windows with the drafts they want. Rejected rows are taken in with some token
+        behind them: nothing that is read comes from there."""
+        following: list[int] = []
+        asks = []
+        for first, window, landed in zip(firsts(runs), windows, results, strict=True):
+            count = len(landed.tokens)
+            following += [*landed.tokens, *[0] * (len(window.tokens) - count)]
+            stream = self.streams[window.stream]
+            last = first + max(count, 1) - 1
+            want = window.want if count else 0
+            asks.append(self.ask(stream, row=last, position=stream.rows - 1, want=want))
+        drafts = drafting.propose(rows, hidden_RD, following, asks)
+        return [
+            replace(landed, drafts=guessed.tokens, chances=guessed.chances)
+            for landed, guessed in zip(results, drafts, strict=True)
+        ]
 
     def draw_windows(
         self, windows: Sequence[Window], logits_SV: Tensor, faults: Sequence[bool]

@@ -52,11 +52,12 @@ class Turns:
         self.look()
         steps = self.fills()
         self.round()
-        if not self.lanes.busy():
-            self.lanes.outbox.flush()
+        # Before the last words leave: whoever asks after them finds the turn noted.
         if self.launched != launched:
             self.figures.turns += 1
             self.note(began, self.figures.filled_rows - rows, steps)
+        if not self.lanes.busy():
+            self.lanes.outbox.flush()
 
     def note(self, began: float, rows: int, steps: int) -> None:
         ended = self.clock()

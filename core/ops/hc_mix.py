@@ -6,6 +6,7 @@ takes the weights of the sublayer before.
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from tensorfold.core.ops import hc_split

@@ -1,4 +1,4 @@
-"""The compressed rows a row attends to, out of an index, and the blocks later indexes may pick from.
+"""The compressed rows that an index picks for a row, and the blocks that later ones may pick from.
 
 Source: spec dsv41 2.7. Ties go to the lowest row or block; lists ascend.
 """

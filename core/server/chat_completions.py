@@ -14,7 +14,7 @@ from tensorfold.core.server.order import Order, make_order
 from tensorfold.core.server.params import read_params
 from tensorfold.core.server.service import SERVICE, Service
 from tensorfold.core.server.shapes import ChatShape
-from tensorfold.core.server.wire import Fields, parse_object
+from tensorfold.core.server.wire import Fields, parse_object, shown
 
 MOST_ALTERNATIVES = 20
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
@@ -81,7 +81,7 @@ def template_values(fields: Fields) -> dict[str, Any]:
     for name in given:
         if name in RESERVED or name.endswith("__"):
             raise RequestError(
-                f"chat_template_kwargs may not set {name!r}", param="chat_template_kwargs"
+                f"chat_template_kwargs may not set {shown(name)}", param="chat_template_kwargs"
             )
     effort = fields.choice("reasoning_effort", EFFORTS)
     if effort is None:

@@ -23,7 +23,7 @@ from tensorfold.core.text import Text
 
 LOG = logging.getLogger("tensorfold.server")
 Result = TypeVar("Result")
-MOST_NAMES_LOGGED = 1000
+MOST_NAMES_LOGGED, MOST_NAME_LOGGED = 1000, 80
 RETRY_SECONDS = 10
 
 
@@ -72,11 +72,11 @@ class Service:
             raise unavailable("the server is shutting down")
 
     def log_unknown(self, names: set[str]) -> None:
-        """Tell once of each field that is ignored."""
-        for name in sorted(names - self.unknown):
+        """Tell once of each field that is ignored, by the start of its name."""
+        for name in sorted({name[:MOST_NAME_LOGGED] for name in names} - self.unknown):
             if len(self.unknown) < MOST_NAMES_LOGGED:
                 self.unknown.add(name)
-                LOG.warning("ignoring the unknown request field %.80r", name)
+                LOG.warning("ignoring the unknown request field %r", name)
 
 
 SERVICE = web.AppKey("service", Service)

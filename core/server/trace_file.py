@@ -9,7 +9,6 @@ seconds. No token ids: a trace tells nothing of what was said.
 from __future__ import annotations
 
 import logging
-import queue
 import threading
 from collections import deque
 from itertools import islice
@@ -21,34 +20,42 @@ from tensorfold.core.lane_host.trace import Forward, TurnTrace
 LOG = logging.getLogger("tensorfold.server")
 # Turns that may wait for a slow disk; those beyond are left out and counted in a line of their own.
 MOST_WAITING = 10_000
+WRITE_SECONDS = 0.05
 # Turns that are remembered.
 MOST_TURNS = 1024
 
 
 class TraceFile:
-    """Callable as the host's `Trace`: it hands the turn to a thread that writes, and returns."""
+    """Callable as the host's `Trace`: it leaves the turn to a thread that writes, and returns.
+
+    `left_out` counts the turns that a slow disk could not take; the file tells it as it grows.
+    """
 
     def __init__(self, path: Path) -> None:
         try:
             self.file = path.open("a", encoding="utf-8")
         except OSError as error:
             raise StartError(f"the trace file {path} cannot be written: {error.strerror}") from None
-        self.turns: queue.SimpleQueue[TurnTrace | None] = queue.SimpleQueue()
-        self.left_out = 0
+        self.turns: deque[TurnTrace] = deque()
+        self.left_out = self.told = 0
         self.broken = False
+        self.closed = threading.Event()
         self.thread = threading.Thread(target=self.run, name="trace", daemon=True)
         self.thread.start()
 
     def __call__(self, turn: TurnTrace) -> None:
         if self.broken:
             return
-        if self.turns.qsize() >= MOST_WAITING:
-            self.left_out += 1
+        if len(self.turns) < MOST_WAITING:
+            self.turns.append(turn)
         else:
-            self.turns.put(turn)
+            self.left_out += 1
 
     def run(self) -> None:
         try:
+            # Many at once, unasked: a wake for each turn would cost the engine's thread more.
+            while not self.closed.wait(WRITE_SECONDS):
+                self.write()
             self.write()
             self.file.close()
         except OSError as error:
@@ -56,15 +63,18 @@ class TraceFile:
             LOG.error("the trace ends here: %s", error.strerror)
 
     def write(self) -> None:
-        told = 0
-        while (turn := self.turns.get()) is not None:
-            if self.left_out != told:
-                told = self.left_out
-                self.file.write(f'{{"left_out":{told}}}\n')
-            self.file.write(json_of(turn) + "\n")
+        """Write what is there by now."""
+        if not self.turns:
+            return
+        lines = [json_of(self.turns.popleft()) + "\n" for _ in range(len(self.turns))]
+        if self.left_out != self.told:
+            self.told = self.left_out
+            lines.append(f'{{"left_out":{self.told}}}\n')
+        self.file.write("".join(lines))
+        self.file.flush()
 
     def close(self) -> None:
-        self.turns.put(None)
+        self.closed.set()
         self.thread.join()
 
 

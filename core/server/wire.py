@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tensorfold.core.errors import RequestError
@@ -49,39 +49,56 @@ def too_deep() -> RequestError:
 
 
 def check_values(value: dict[str, Any], *, surrogates: bool) -> None:
-    """Refuse depth, numbers that are no numbers, and lone surrogates, wherever they stand."""
-    waiting: list[tuple[str, Any, int]] = [("", value, 1)]
-    while waiting:
-        path, holder, depth = waiting.pop()
-        if depth > MOST_DEPTH:
-            raise too_deep()
-        is_object = isinstance(holder, dict)
-        pairs: Iterable[tuple[Any, Any]] = holder.items() if is_object else enumerate(holder)
-        for key, item in pairs:
+    """Refuse depth, numbers that are no numbers, and lone surrogates, wherever they stand.
+
+    What is held meanwhile is bounded by the depth, and a path is written out only to refuse: keys
+    and arrays may be as large as the body.
+    """
+    path: list[Any] = []
+    levels = [pairs_of(value)]
+    while levels:
+        for key, item in levels[-1]:
+            if surrogates and type(key) is str:
+                check_surrogates(path, key)
             kind = type(item)
             if kind is dict or kind is list:
-                waiting.append((inner_path(path, key, is_object), item, depth + 1))
-            elif kind is float and not math.isfinite(item):
-                where = inner_path(path, key, is_object)
+                if len(levels) == MOST_DEPTH:
+                    raise too_deep()
+                path.append(key)
+                levels.append(pairs_of(item))
+                break
+            if kind is float and not math.isfinite(item):
+                where = written([*path, key])
                 raise RequestError(f"{where} must be a finite number, not {item!r}", param=where)
-            elif surrogates and kind is str:
-                check_surrogates(inner_path(path, key, is_object), item)
-            if surrogates and is_object:
-                check_surrogates(path or "the body", key)
+            if surrogates and kind is str:
+                check_surrogates([*path, key], item)
+        else:
+            levels.pop()
+            if path:
+                path.pop()
 
 
-def inner_path(path: str, key: object, is_object: bool) -> str:
-    if not is_object:
-        return f"{path}[{key}]"
-    return f"{path}.{key}" if path else str(key)
+def pairs_of(holder: dict[str, Any] | list[Any]) -> Iterator[tuple[Any, Any]]:
+    return iter(holder.items()) if isinstance(holder, dict) else enumerate(holder)
 
 
-def check_surrogates(where: str, text: str) -> None:
+def written(path: Sequence[Any]) -> str:
+    """A path as it is told to whoever sent it: in ASCII, each key shortened."""
+    text = ""
+    for key in path:
+        if isinstance(key, int):
+            text += f"[{key}]"
+            continue
+        shortened = key if len(key) <= SHOWN else key[:SHOWN] + "..."
+        text += ("." if text else "") + shortened.encode("ascii", "backslashreplace").decode()
+    return text
+
+
+def check_surrogates(path: Sequence[Any], text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        lone = f"\\u{ord(text[error.start]):04x}"
-        where = where.encode("ascii", "backslashreplace").decode()
+        lone, where = f"\\u{ord(text[error.start]):04x}", written(path) or "the body"
         raise RequestError(f"{where} holds a lone surrogate, {lone}", param=where) from None
 
 

@@ -150,10 +150,10 @@ def attend(
         assert plan is not None
         if w.compressor is not None:
             compress(config, ops, w.compressor, state, plan, x_RD)
-        if w.index is not None:
+        if w.indexer is not None:
             latent_RK = given.latent_RK
             picked = pick(
-                config, ops, w.index, state, window, plan, role, picked, latent_RK, x_RD
+                config, ops, w.indexer, state, window, plan, role, picked, latent_RK, x_RD
             )
         memory_SC, slot_RK = state.latents_SC, picked.slot_RK
     o_RHC = ops.sink_attention(

@@ -80,9 +80,7 @@ def attention_sublayer(
     s: Streams,
 ) -> tuple[Streams, Picked]:
     x_RD, pre_RN, post_RN, comb_RNN = enter(config, ops, w, s)
-    y_RD, picked = attend(
-        config, ops, own, window_LTC, state, window, plan, role, picked, x_RD
-    )
+    y_RD, picked = attend(config, ops, own, window_LTC, state, window, plan, role, picked, x_RD)
     return Streams(ops.hc_join(y_RD, s.x_RND, post_RN, comb_RNN), pre_RN), picked
 
 

@@ -56,7 +56,7 @@ def names(config: Config, own: Hashing, ids_RS: Tensor, position_R: Tensor) -> T
 
     A position before the first one, or an image token, blocks itself and all before it.
     """
-    rows, shifts = ids_RS.shape
+    shifts = ids_RS.shape[1]
     back_S = torch.arange(shifts, device=ids_RS.device)
     closed_RS = (back_S > position_R[:, None]) | (ids_RS == config.image_id)
     blocked_RS = closed_RS.cumsum(1) > 0

@@ -14,7 +14,7 @@ from tensorfold.core.family_api import Cut, Mode, Rows
 from tensorfold.families.dsv41.config import FAITHFUL, PLAIN, Config
 from tensorfold.families.dsv41.model import Dsv41
 
-MODES = (
+MODES: Sequence[Mode] = (
     Mode(numerics=PLAIN, logits="logits", tolerance=5e-5),
     Mode(numerics=FAITHFUL, logits="logits_faithful", tolerance=1e-4),
 )
@@ -47,7 +47,11 @@ def cuts(length: int) -> dict[str, list[Cut]]:
 def triples(rows: Sequence[Any]) -> list[set[Any]]:
     """Of [rows, layers, columns]: a row's table rows with where they stand."""
     return [
-        {(layer, column, name) for layer, names in enumerate(row) for column, name in enumerate(names)}
+        {
+            (layer, column, name)
+            for layer, names in enumerate(row)
+            for column, name in enumerate(names)
+        }
         for row in rows
     ]
 

@@ -79,9 +79,7 @@ class Dsv41:
             if config.drafting and layer in config.drafting.taps:
                 taps.append(streams.x_RND)
             streams, picked = self.attention(made, layer, picked, streams)
-            streams = kinds.moe(
-                config, ops, w.moe_hyper, w.moe, config.experts_per_token, streams
-            )
+            streams = kinds.moe(config, ops, w.moe_hyper, w.moe, config.experts_per_token, streams)
         self.taps = block.tapped(taps) if taps else None
         hidden_RD = ops.hc_collapse(streams.x_RND, streams.pre_RN)
         return ops.rms_norm(hidden_RD, self.weights.norm, config.norm_eps)

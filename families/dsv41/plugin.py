@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tensorfold.core.family_api import Family, Golden, Model, TensorSpec
+from tensorfold.core.family_api import Drafter, Family, Golden, Model, TensorSpec
 from tensorfold.core.state_spec import StateSpec
 from tensorfold.families.dsv41 import config as configs
 from tensorfold.families.dsv41 import names, state
@@ -43,6 +43,10 @@ class Dsv41Family:
     def end_ids(self, config: configs.Config) -> tuple[int, ...]:
         return config.end_ids
 
+    def drafts(self, config: configs.Config) -> bool:
+        # The drafter reads what enters three layers and writes a block: it is not driven yet.
+        return False
+
     def tensors(self, config: configs.Config) -> Sequence[TensorSpec]:
         return names.tensors(config)
 
@@ -70,6 +74,11 @@ class Dsv41Family:
         from tensorfold.families.dsv41.model import Dsv41
 
         return Dsv41(config, weights, ops, state, compile)
+
+    def drafter(
+        self, config: configs.Config, weights: Any, ops: Ops, state: Mapping[str, Tensor]
+    ) -> Drafter:
+        raise AssertionError("no drafts were promised")
 
     def golden(self) -> Golden:
         from tensorfold.families.dsv41 import golden

@@ -36,11 +36,11 @@ def ring_rows(back: int, window_rows: int) -> int:
 
 def spec(config: Config, *, window_rows: int, drafts: bool = False) -> StateSpec:
     """The state of all layers; with `drafts`, of the draft stages' windows too."""
-    entries: list[PerToken | Ring] = []
     size = config.head_size
     window = ring_rows(config.window, window_rows)
-    for layer in range(config.layers):
-        entries.append(Ring(name=f"window.{layer}", rows=window, width=size))
+    entries: list[PerToken | Ring] = [
+        Ring(name=f"window.{layer}", rows=window, width=size) for layer in range(config.layers)
+    ]
     for layer in config.kv_sources:
         ratio = config.ratios[layer]
         entries.append(PerToken(name=f"latent.{layer}", width=size, every=ratio))

@@ -35,7 +35,9 @@ def token_map(config: Config, folder: Path) -> Tensor:
     if len(found) > config.vocab_size:
         raise StartError(f"{path} maps {len(found)} ids of a vocabulary of {config.vocab_size}")
     if set(found) != set(range(wanted)):
-        raise StartError(f"{path} maps ids to {len(set(found))} words, and the config says {wanted}")
+        raise StartError(
+            f"{path} maps ids to {len(set(found))} words, and the config says {wanted}"
+        )
     if config.engram.pad_id >= len(found):
         raise StartError(f"{path} does not map the pad id {config.engram.pad_id}")
     # Ids that no text has are padding of the vocabulary.
@@ -80,7 +82,7 @@ def from_tokenizer(path: Path) -> list[int]:
     for token in range(tokenizer.get_vocab_size(with_added_tokens=True)):
         text = tokenizer.decode([token], skip_special_tokens=False)
         if "\ufffd" in text:
-            key = tokenizer.id_to_token(token)
+            key = tokenizer.id_to_token(token) or text
         else:
             key = normalise.normalize_str(text) or text
         found.append(numbers.setdefault(key, len(numbers)))

@@ -57,7 +57,7 @@ class Attention(NamedTuple):
     o_down_GKN: Tensor
     o_up: Tensor
     compressor: Compressor | None
-    index: Index | None
+    indexer: Index | None
 
 
 class Mlp(NamedTuple):
@@ -155,7 +155,7 @@ def attention(config: Config, take: Take, layer: int | None) -> Attention:
         o_down_GKN=down.transpose(1, 2).contiguous(),
         o_up=split(take("attn.wo_b.weight")),
         compressor=compressor(config, take, layer),
-        index=index(config, take, layer),
+        indexer=index(config, take, layer),
     )
 
 
@@ -216,8 +216,7 @@ def drafter(config: Config, tensors: Mapping[str, Tensor]) -> Drafter | None:
         main_proj=tensors["mtp.0.main_proj.weight"],
         main_norm=tensors["mtp.0.main_norm.weight"],
         stages=tuple(
-            block(config, tensors, f"mtp.{stage}", None)
-            for stage in range(config.drafting.stages)
+            block(config, tensors, f"mtp.{stage}", None) for stage in range(config.drafting.stages)
         ),
         norm=tensors[last + "norm.weight"],
         markov_embed=tensors[last + "markov_head.embed.weight"],

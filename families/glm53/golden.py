@@ -16,7 +16,7 @@ from tensorfold.families.glm53.draft import Mtp
 from tensorfold.families.glm53.model import Glm53
 from tensorfold.families.glm53.weights import Dsa
 
-MODES = (Mode(numerics="", logits="logits", tolerance=5e-5),)
+MODES: Sequence[Mode] = (Mode(numerics="", logits="logits", tolerance=5e-5),)
 
 
 def cuts(length: int) -> dict[str, list[Cut]]:

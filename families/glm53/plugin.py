@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tensorfold.core.errors import StartError
-from tensorfold.core.family_api import Family, Golden, Model, TensorSpec
+from tensorfold.core.family_api import Drafter, Family, Golden, Model, TensorSpec
 from tensorfold.core.state_spec import StateSpec
 from tensorfold.families.glm53 import config as configs
 from tensorfold.families.glm53 import names, state
@@ -46,6 +46,9 @@ class Glm53Family:
     def end_ids(self, config: configs.Config) -> tuple[int, ...]:
         return config.end_ids
 
+    def drafts(self, config: configs.Config) -> bool:
+        return config.mtp_layers > 0
+
     def tensors(self, config: configs.Config) -> Sequence[TensorSpec]:
         return names.tensors(config)
 
@@ -73,6 +76,13 @@ class Glm53Family:
         from tensorfold.families.glm53.model import Glm53
 
         return Glm53(config, weights, ops, state, compile)
+
+    def drafter(
+        self, config: configs.Config, weights: Any, ops: Ops, state: Mapping[str, Tensor]
+    ) -> Drafter:
+        from tensorfold.families.glm53.draft import Mtp
+
+        return Mtp(config, weights, ops, state)
 
     def golden(self) -> Golden:
         from tensorfold.families.glm53 import golden

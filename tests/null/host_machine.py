@@ -90,7 +90,6 @@ class HostMachine(RuleBasedStateMachine):
         self.bounds = Bounds(self.info, self.rig.jobs)
         self.skips = skips
         self.roomy = not (fake["room_lanes"] or fake["room_tokens"])
-        self.ages = after < 1000.0
         self.next_stream = 1
         self.seen = 0
         self.nothing_done: list[Call] = []
@@ -219,8 +218,6 @@ class HostMachine(RuleBasedStateMachine):
 
     def check_order(self) -> None:
         """Inside a class nobody is passed but while it waits for memory, and then by few."""
-        if self.ages:
-            return
         opened = [call.streams[0] for call in self.rig.calls if call.kind == "open"]
         # The last try is the one that worked; whoever left before it had no turn.
         last = {stream: place for place, stream in enumerate(opened)}

@@ -213,6 +213,38 @@ def test_retry_after_is_the_rows_waiting_over_the_measured_speed() -> None:
     assert refusal(rig, job(9, rows=500)).retry_after == 81
 
 
+@pytest.mark.parametrize("lanes", [1, 4])
+@pytest.mark.parametrize("rows", [(4,), (60,), (5, 200, 30)])
+def test_retry_after_is_about_when_those_that_wait_have_gone(
+    lanes: int, rows: tuple[int, ...]
+) -> None:
+    rig = Rig(
+        lanes=lanes,
+        options=HostOptions(queue_requests=60),
+        cost=lambda call: 0.5 if call.kind.endswith(".land") else 0.0,
+    )
+    rig.submit(*(job(stream, rows[stream % len(rows)]) for stream in range(1, 31)))
+    for _ in range(60):
+        rig.host.turn()
+    waiting = rig.host.stats().waiting
+    rig.submit(
+        *(
+            job(31 + more, rows[more % len(rows)], background=more % 2 > 0)
+            for more in range(60 - waiting)
+        )
+    )
+    told = refusal(rig, job(200)).retry_after
+    assert told is not None
+    began = rig.clock()
+    while rig.host.stats().waiting:
+        rig.host.turn()
+    took = rig.clock() - began
+    assert took / 1.5 < told < took * 1.5
+    rig.submit(job(201))
+    rig.run()
+    rig.check()
+
+
 def test_a_turn_costs_no_more_with_ten_thousand_waiting() -> None:
     spent = []
     for waiting in (10, 10_000):

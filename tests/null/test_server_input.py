@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
 
+from tensorfold.core.server.wire import parse_object
 from tests.null.calling import CHAT, HELLO, PLAIN, chat, server
 
 pytestmark = pytest.mark.asyncio
@@ -225,6 +227,38 @@ async def test_values_at_the_edge_are_no_errors(fields: dict[str, Any]) -> None:
     async with server() as client:
         body = await client.chat(**fields)
         assert len(body["choices"]) == fields.get("n", 1)
+
+
+LONG = "k" * 100_000
+HOSTILE: list[dict[str, Any]] = [
+    {LONG: [[]] * 5_000},
+    {"a": {LONG: {LONG: [[{}]] * 5_000}}},
+]
+
+
+@pytest.mark.parametrize("fields", HOSTILE, ids=["wide", "below"])
+async def test_a_long_name_over_many_values_costs_no_more_than_its_body(
+    fields: dict[str, Any],
+) -> None:
+    body = json.dumps(chat(**fields)).encode()
+    tracemalloc.start()
+    try:
+        assert len(parse_object(body)) == len(chat()) + 1
+        assert tracemalloc.get_traced_memory()[1] < 40 * len(body)
+    finally:
+        tracemalloc.stop()
+
+
+async def test_a_long_name_is_told_shortened_and_not_kept() -> None:
+    async with server() as client:
+        for wrong in (f'"{LONG}": NaN', f'"{LONG}": ["\\ud800"]', f'"{LONG}\\ud800": 1'):
+            status, answer = await client.post(CHAT, raw(wrong))
+            assert (status, len(json.dumps(answer)) < 500) == (400, True)
+        kwargs = {LONG + "__": 1}
+        status, answer = await client.post(CHAT, chat(chat_template_kwargs=kwargs))
+        assert (status, len(json.dumps(answer)) < 500) == (400, True)
+        await client.chat(**{LONG: 1, LONG + "2": 1})
+        assert client.here.service.unknown == {LONG[:80]}
 
 
 async def test_a_body_over_the_limit_and_one_of_another_kind_are_refused() -> None:

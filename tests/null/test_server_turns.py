@@ -98,6 +98,9 @@ class Disk:
     def __init__(self, write: Any) -> None:
         self.write = write
 
+    def flush(self) -> None:
+        return None
+
     def close(self) -> None:
         return None
 
@@ -118,7 +121,7 @@ async def test_a_disk_that_is_full_ends_the_trace_and_nothing_else(
         for turn in later:
             trace(turn)
         trace.close()
-    assert trace.turns.qsize() <= 1
+    assert len(trace.turns) == 0
     assert caplog.messages == ["the trace ends here: No space left on device"]
 
 
@@ -130,16 +133,14 @@ async def test_turns_that_a_slow_disk_cannot_take_are_counted(tmp_path: Path) ->
 
     def slow(text: str) -> None:
         if not written:
-            written.append(text)
             for _ in range(MOST_WAITING + 3):
                 trace(turn)
-        else:
-            written.append(text)
+        written.append(text)
 
     trace.file = Disk(slow)  # type: ignore[assignment]
     trace(turn)
     eventually(lambda: trace.left_out == 3)
     trace.close()
-    assert trace.left_out == 3
-    assert written.count('{"left_out":3}\n') == 1
-    assert len(written) == 1 + 1 + MOST_WAITING
+    lines = "".join(written).splitlines()
+    assert lines.count('{"left_out":3}') == 1
+    assert len(lines) == 1 + MOST_WAITING + 1
