@@ -1,4 +1,4 @@
-"""Window rows among window rows: a row's logits do not depend on how many there are, nor on whose."""
+"""Window rows among window rows: a row's logits do not depend on their number, nor on whose."""
 
 from __future__ import annotations
 
