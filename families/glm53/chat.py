@@ -8,17 +8,9 @@ turns before the last user message.
 from __future__ import annotations
 
 from tensorfold.core.family_api import ChatFormat
+from tensorfold.families.common.chat import SORT_RESULTS, TEXT_OF
 
 HEAD = r"""
-{%- macro text_of(content) -%}
-    {%- if content is string -%}
-        {{- content -}}
-    {%- elif content is sequence and content is not mapping -%}
-        {%- for part in content -%}
-            {{- part if part is string else part.text if part.type == "text" -}}
-        {%- endfor -%}
-    {%- endif -%}
-{%- endmacro -%}
 {%- set efforts = {"low": "Low", "high": "High"} -%}
 {{- "[gMASK]<sop><|system|>Reasoning Effort: " ~ efforts.get(reasoning_effort, "Max") -}}
 """
@@ -80,19 +72,12 @@ ASSISTANT = r"""
 {%- endmacro -%}
 """
 
-# Results go in the order of the calls when their ids match one to one, else as they came.
 RESULTS = r"""
 {%- macro results_of(results, calls) -%}
     {%- set sorted = namespace(results=[]) -%}
-    {%- for call in calls if call.id -%}
-        {%- set same = results | selectattr("tool_call_id", "equalto", call.id) | list -%}
-        {%- if same | length == 1 and same[0] not in sorted.results -%}
-            {%- set sorted.results = sorted.results + same -%}
-        {%- endif -%}
-    {%- endfor -%}
+    {{- sort_results(sorted, results, calls) -}}
     {{- "<|observation|>" -}}
-    {%- set whole = sorted.results | length == results | length -%}
-    {%- for result in (sorted.results if whole else results) -%}
+    {%- for result in sorted.results -%}
         {{- "<tool_response>" ~ text_of(result.content) ~ "</tool_response>" -}}
     {%- endfor -%}
 {%- endmacro -%}
@@ -132,7 +117,7 @@ TURNS = r"""
 """
 
 CHAT = ChatFormat(
-    template=HEAD + TOOLS + ASSISTANT + RESULTS + TURNS,
+    template=TEXT_OF + SORT_RESULTS + HEAD + TOOLS + ASSISTANT + RESULTS + TURNS,
     think_open="<think>",
     think_close="</think>",
     end_tokens=("<|endoftext|>", "<|user|>", "<|observation|>"),

@@ -1,4 +1,4 @@
-"""Engines over dsv41's golden model, and what is left of a stream when its open rows are cut off."""
+"""Engines over dsv41's golden model, and the part of a stream's state that later rows can read."""
 
 from __future__ import annotations
 
