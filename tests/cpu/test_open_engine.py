@@ -12,6 +12,7 @@ from tensorfold.backends.cpu_reference import backend as cpu_reference
 from tensorfold.core.engine.open_engine import fit
 from tensorfold.core.engine.state import bytes_needed
 from tensorfold.core.errors import StartError
+from tensorfold.core.ops import SPECS
 from tensorfold.core.state_spec import Fixed, PerToken, StateSpec
 from tests.cpu.driving import opened, variant
 
@@ -114,4 +115,4 @@ def test_info_says_what_the_engine_is() -> None:
     assert (info.round_rows, info.pack_rows, info.grid, info.passes) == (15, 128, 64, 0)
     assert (info.backend, info.family, info.dtype) == ("cpu-reference", "glm53", "float32")
     assert info.vocab_size == 160
-    assert len(info.ops) == len(info.checks) == 15
+    assert len(info.ops) == len(info.checks) == len(SPECS)

@@ -1,0 +1,130 @@
+"""What an engine of dsv41 checks at load, how it falls back, and what a compiled one captures."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from tensorfold.backends.cpu_reference.table import candidates
+from tensorfold.core.engine import batch, optable
+from tensorfold.core.engine.batch import Run
+from tensorfold.core.engine.compile import capturing, library_ops
+from tensorfold.core.engine.replay import replay
+from tensorfold.core.engine.state import allocate
+from tensorfold.core.engine.torch_engine import TorchEngine
+from tensorfold.core.errors import StartError
+from tensorfold.core.family_api import Cut
+from tensorfold.core.ops import Ops
+from tensorfold.families.dsv41.block import PLAIN
+from tensorfold.families.dsv41.model import Dsv41
+from tensorfold.families.dsv41.plugin import FAMILY
+from tests.cpu.driving import same_state, some_tokens
+from tests.cpu.dsv41.engines import MODES, live, opened
+
+CALLED = {
+    "linear",
+    "linear_parts",
+    "linear_heads",
+    "rms_norm",
+    "hc_mix",
+    "hc_collapse",
+    "hc_join",
+    "engram_gate",
+    "pick_rows",
+    "sink_attention",
+    "experts_weighted",
+}
+
+
+def test_every_op_that_the_model_calls_is_checked(shared: TorchEngine) -> None:
+    checked = {name for name, held in shared.info.checks.items() if held is not None}
+    assert checked == {f"rows:{name}" for name in CALLED}
+    for name in CALLED:
+        preferred = candidates()[name][0].label
+        assert (shared.info.ops[name] == preferred) is shared.info.checks[f"rows:{name}"], name
+
+
+@pytest.mark.parametrize("numerics", MODES)
+def test_the_promises_hold_on_the_fallback_forms(numerics: str) -> None:
+    engine = opened(numerics, verdict=lambda *_: False, lanes=2, context=128, chunk_rows=128)
+    for name in CALLED:
+        assert engine.info.ops[name] == candidates()[name][-1].label
+    tokens = some_tokens(75)
+    whole = replay(engine, tokens, [Cut("prompt", 75)])
+    for cuts in ([Cut("prompt", 31), Cut("window", 3), Cut("prompt", 41)], [Cut("window", 5)] * 15):
+        ran = replay(engine, tokens, cuts)
+        assert torch.equal(ran.logits, whole.logits)
+        assert same_state(live(engine, ran.state, 75), live(engine, whole.state, 75))
+
+
+def test_the_arithmetic_is_part_of_the_engines_identity() -> None:
+    plain, faithful = (opened(numerics, lanes=1, context=64, chunk_rows=64) for numerics in MODES)
+    assert plain.info.identity != faithful.info.identity
+    assert plain.info.grid == 1
+
+
+def test_drafts_are_refused_until_they_are_driven() -> None:
+    with pytest.raises(StartError, match="--drafts is 3"):
+        opened("plain", drafts=3)
+
+
+# Kind, rows by stream, first positions.
+FORWARDS: tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...] = (
+    ("prompt", (31, 5), (0, 0)),
+    ("prompt", (1,), (31,)),
+    ("window", (2, 1, 3), (32, 5, 0)),
+    ("window", (1,), (34,)),
+    ("prompt", (70,), (35,)),
+    ("window", (4, 4), (105, 6)),
+)
+CONTEXT = 128
+
+
+def hidden_rows(ops: Ops, compiled: Callable[..., Any] | None, model: Dsv41) -> list[torch.Tensor]:
+    spec = FAMILY.state_spec(model.config, window_rows=8)
+    storage = allocate(spec, lanes=3, context=CONTEXT, kept_bytes=0, device=torch.device("cpu"))
+    own = FAMILY.model(model.config, model.weights, ops, storage.buffers, compiled)
+    seats = [storage.claim(CONTEXT) for _ in range(3)]
+    found = []
+    for kind, counts, starts in FORWARDS:
+        runs = [
+            Run(some_tokens(count, seed=count), seat.lane, start)
+            for count, start, seat in zip(counts, starts, seats, strict=False)
+        ]
+        prompt = kind == "prompt"
+        rows = batch.build(runs, storage, prompt=prompt, tile=8, context=CONTEXT)
+        found.append(own.prompt(rows) if prompt else own.window(rows))
+    return found
+
+
+def test_every_kind_of_sublayer_is_whole_graphs_with_the_bits_of_plain_ops(
+    shared: TorchEngine,
+) -> None:
+    model = shared.model
+    assert isinstance(model, Dsv41)
+    plain = optable.table({name: forms[0].call for name, forms in candidates().items()})
+    mode = "faithful" if model.config.faithful else "plain"
+    opaque = library_ops(f"tensorfold_dsv41_{mode}", plain)
+    graphs: Counter[str] = Counter()
+
+    def compile(function: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(graph: torch.fx.GraphModule, inputs: Any) -> Callable[..., Any]:
+            graphs[function.__name__] += 1
+            return graph.forward
+
+        return capturing(function, backend=counted)
+
+    with torch.inference_mode():
+        wanted = hidden_rows(plain, None, model)
+        found = hidden_rows(opaque, compile, model)
+    assert all(map(torch.equal, found, wanted))
+    assert set(graphs) == {function.__name__ for function in PLAIN}
+    # A layer of the window alone, one that makes rows and one that reads them, at each ratio, and
+    # one that picks among candidates: five to six shapes of one function, each with few graphs.
+    assert graphs["moe_sublayer"] <= 4, graphs
+    assert graphs["engram_sublayer"] <= 4, graphs
+    assert graphs["attention_sublayer"] <= 24, graphs
