@@ -35,6 +35,7 @@ from tensorfold.core.server.mailroom import Mailroom
 from tensorfold.core.server.metrics import Metrics
 from tensorfold.core.server.service import LOG, SERVICE, Service
 from tensorfold.core.server.trace_file import LastTurns, TraceFile
+from tensorfold.core.server.unreadable import HTTP_LOG
 from tensorfold.core.settings import Settings
 from tensorfold.core.text import Text
 
@@ -114,7 +115,11 @@ async def serving(
     )
     closing = Closing(loop, host, engine)
     runner = web.AppRunner(
-        build_app(service), handler_cancellation=True, access_log=None, shutdown_timeout=1.0
+        build_app(service),
+        handler_cancellation=True,
+        access_log=None,
+        logger=HTTP_LOG,
+        shutdown_timeout=1.0,
     )
     await runner.setup()
     try:
