@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
+from tensorfold.core.checkpoint.config import LFS_POINTER, POINTER_WORDS
 from tensorfold.core.errors import StartError
 
 
@@ -88,8 +89,12 @@ def load_vocabulary(folder: Path, vocab_size: int) -> Vocabulary:
         raise StartError(f"{path} is missing: a model is served with its tokenizer beside it")
     try:
         text = path.read_text(encoding="utf-8")
+        if text.startswith(LFS_POINTER.decode()):
+            raise StartError(f"{path} {POINTER_WORDS}")
         decoder = json.loads(text).get("decoder")
         tokenizer = Tokenizer.from_str(text)
+    except StartError:
+        raise
     # The library raises plain Exception for whatever it cannot read.
     except Exception as error:
         raise StartError(f"{path} cannot be read as a tokenizer: {error}") from None
