@@ -111,6 +111,7 @@ async def serving(
         mailroom=mailroom,
         metrics=metrics,
         pool=ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="text"),
+        bulk_pool=ThreadPoolExecutor(1, thread_name_prefix="bulk-text"),
         turns=turns,
     )
     closing = Closing(loop, host, engine)
@@ -132,6 +133,7 @@ async def serving(
             LOG.error("the engine did not come to its end; leaving it")
         await runner.cleanup()
         service.pool.shutdown(wait=False)
+        service.bulk_pool.shutdown(wait=False)
         if trace is not None:
             trace.close()
 
