@@ -33,7 +33,7 @@ async def answer(request: web.Request) -> web.StreamResponse:
     with service.mailroom.submitted(service.host, order.jobs) as inbox:
         if order.params.stream:
             return await reply.streamed(request, inbox)
-        return await reply.whole(inbox)
+        return await reply.whole(request, inbox)
 
 
 def read_order(service: Service, body: bytes) -> Order:
