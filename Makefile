@@ -13,7 +13,7 @@ serve: install
 	@.venv/bin/python -m tensorfold.tools.cli serve $(ARGS)
 
 test: install
-	@.venv/bin/python -m pytest $(ARGS)
+	@.venv/bin/python -m pytest --numprocesses auto --dist loadfile $(ARGS)
 
 bench: install
 	@.venv/bin/python -m pytest tests/bench --benchmark-only --benchmark-columns=min,median,rounds \

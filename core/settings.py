@@ -57,7 +57,13 @@ class Settings:
         8, "TF_LANES", "streams", "engine", "streams that decode together", least=1, most=4096
     )
     context: int = switch(
-        0, "TF_CONTEXT", "tokens", "engine", "prompt plus reply; 0: the model's own", least=0
+        0,
+        "TF_CONTEXT",
+        "tokens",
+        "engine",
+        "prompt plus reply; 0: the model's own",
+        least=2,  # one token of each
+        unset=0,
     )
     chunk_rows: int = switch(
         512, "TF_CHUNK_ROWS", "rows", "engine", "rows of one prompt forward", least=1

@@ -9,6 +9,8 @@ from typing import Any
 from tensorfold.core.errors import StartError
 
 MOST_BYTES = 16 << 20
+LFS_POINTER = b"version https://git-lfs"
+POINTER_WORDS = "is a Git LFS pointer, not the file itself: fetch it with `git lfs pull`"
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -27,7 +29,10 @@ def read_object(path: Path, most_bytes: int) -> dict[str, Any]:
         size = path.stat().st_size
         if size > most_bytes:
             raise StartError(f"{path} is {size} bytes, more than the {most_bytes} it may be")
-        value = parse_json(path.read_bytes())
+        raw = path.read_bytes()
+        if raw.startswith(LFS_POINTER):
+            raise StartError(f"{path} {POINTER_WORDS}")
+        value = parse_json(raw)
     except OSError as error:
         raise StartError(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:

@@ -14,14 +14,13 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from tensorfold.core.checkpoint.config import parse_json
+from tensorfold.core.checkpoint.config import LFS_POINTER, POINTER_WORDS, parse_json
 from tensorfold.core.errors import StartError
 
 LENGTH_BYTES = 8
 MOST_HEADER = 100_000_000
 MOST_DIMENSIONS = 16
 METADATA = "__metadata__"
-LFS_POINTER = b"version https://git-lfs"
 
 # Bits of an element, by the format's names.
 BITS = {
@@ -121,7 +120,7 @@ def header_length(start: bytes, size: int) -> int:
     if size == 0:
         raise Malformed("is empty")
     if start.startswith(LFS_POINTER):
-        raise Malformed("is a Git LFS pointer, not the weights: fetch them with `git lfs pull`")
+        raise Malformed(POINTER_WORDS)
     if size < LENGTH_BYTES:
         raise Malformed(f"is {size} bytes long: it is no safetensors file")
     length = int.from_bytes(start[:LENGTH_BYTES], "little")

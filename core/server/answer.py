@@ -15,7 +15,7 @@ from tensorfold.core.server.receipt import receipt, receipts, usage
 from tensorfold.core.server.replies import Reply, failure, make_replies
 from tensorfold.core.server.service import LOG, Service
 from tensorfold.core.server.shapes import Shape
-from tensorfold.core.server.sse import EventStream, ReaderGone, dumps
+from tensorfold.core.server.sse import EventStream, ReaderGone, dumps, send_whole
 
 Object = dict[str, Any]
 
@@ -66,7 +66,7 @@ class Answer:
 
     # -- whole ---------------------------------------------------------------------------------
 
-    async def whole(self, inbox: Inbox) -> web.Response:
+    async def whole(self, request: web.Request, inbox: Inbox) -> web.StreamResponse:
         """Raises `RequestError` if any of the replies fails."""
         while any(reply.end is None for reply in self.replies.values()):
             for delivery in await inbox.take():
@@ -80,7 +80,9 @@ class Answer:
             **self.prompt_ids(),
             "tensorfold": self.receipts(),
         }
-        return web.Response(text=dumps(body), content_type="application/json")
+        return await send_whole(
+            request, dumps(body), self.service.settings.reader_timeout, name=self.id
+        )
 
     # -- streamed ------------------------------------------------------------------------------
 

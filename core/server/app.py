@@ -35,6 +35,7 @@ from tensorfold.core.server.mailroom import Mailroom
 from tensorfold.core.server.metrics import Metrics
 from tensorfold.core.server.service import LOG, SERVICE, Service
 from tensorfold.core.server.trace_file import LastTurns, TraceFile
+from tensorfold.core.server.unreadable import HTTP_LOG
 from tensorfold.core.settings import Settings
 from tensorfold.core.text import Text
 
@@ -110,11 +111,16 @@ async def serving(
         mailroom=mailroom,
         metrics=metrics,
         pool=ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="text"),
+        bulk_pool=ThreadPoolExecutor(1, thread_name_prefix="bulk-text"),
         turns=turns,
     )
     closing = Closing(loop, host, engine)
     runner = web.AppRunner(
-        build_app(service), handler_cancellation=True, access_log=None, shutdown_timeout=1.0
+        build_app(service),
+        handler_cancellation=True,
+        access_log=None,
+        logger=HTTP_LOG,
+        shutdown_timeout=1.0,
     )
     await runner.setup()
     try:
@@ -127,6 +133,7 @@ async def serving(
             LOG.error("the engine did not come to its end; leaving it")
         await runner.cleanup()
         service.pool.shutdown(wait=False)
+        service.bulk_pool.shutdown(wait=False)
         if trace is not None:
             trace.close()
 

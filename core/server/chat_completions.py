@@ -10,7 +10,7 @@ from tensorfold.core.errors import RequestError
 from tensorfold.core.server.answer import Answer
 from tensorfold.core.server.gate import REQUEST_ID, read_body
 from tensorfold.core.server.messages import read_messages
-from tensorfold.core.server.order import Order, make_order
+from tensorfold.core.server.order import Order, counted, make_order
 from tensorfold.core.server.params import read_params
 from tensorfold.core.server.service import SERVICE, Service
 from tensorfold.core.server.shapes import ChatShape
@@ -26,14 +26,14 @@ async def answer(request: web.Request) -> web.StreamResponse:
     service = request.app[SERVICE]
     service.refuse_if_closed()
     body = await read_body(request)
-    order = await service.off_loop(lambda: read_order(service, body))
+    order = await service.off_loop(lambda: read_order(service, body), len(body))
     service.log_unknown(set(order.unknown))
     shape = ChatShape(order, service.text.vocabulary, service.settings.reasoning_field)
     reply = Answer(service, order, shape, REQUEST_ID.get())
     with service.mailroom.submitted(service.host, order.jobs) as inbox:
         if order.params.stream:
             return await reply.streamed(request, inbox)
-        return await reply.whole(inbox)
+        return await reply.whole(request, inbox)
 
 
 def read_order(service: Service, body: bytes) -> Order:
@@ -48,7 +48,9 @@ def read_order(service: Service, body: bytes) -> Order:
         text=service.text,
         settings=service.settings,
     )
-    prompt = service.text.chat_prompt(messages, **template_options(fields))
+    options = template_options(fields)
+    with counted(service, "messages"):
+        prompt = service.text.chat_prompt(messages, most=service.info.context, **options)
     return make_order(service, params, [prompt], fields.unknown(), chat=True)
 
 

@@ -9,7 +9,7 @@ from aiohttp import web
 from tensorfold.core.errors import RequestError
 from tensorfold.core.server.answer import Answer
 from tensorfold.core.server.gate import REQUEST_ID, read_body
-from tensorfold.core.server.order import Order, make_order
+from tensorfold.core.server.order import Order, counted, make_order
 from tensorfold.core.server.params import read_params
 from tensorfold.core.server.service import SERVICE, Service
 from tensorfold.core.server.shapes import PlainShape
@@ -24,13 +24,13 @@ async def answer(request: web.Request) -> web.StreamResponse:
     service = request.app[SERVICE]
     service.refuse_if_closed()
     body = await read_body(request)
-    order = await service.off_loop(lambda: read_order(service, body))
+    order = await service.off_loop(lambda: read_order(service, body), len(body))
     service.log_unknown(set(order.unknown))
     reply = Answer(service, order, PlainShape(order, service.text.vocabulary), REQUEST_ID.get())
     with service.mailroom.submitted(service.host, order.jobs) as inbox:
         if order.params.stream:
             return await reply.streamed(request, inbox)
-        return await reply.whole(inbox)
+        return await reply.whole(request, inbox)
 
 
 def read_order(service: Service, body: bytes) -> Order:
@@ -66,7 +66,8 @@ def read_prompts(fields: Fields, service: Service) -> list[Prompt]:
 
 def read_prompt(value: Any, name: str, service: Service) -> Prompt:
     if isinstance(value, str):
-        prompt = service.text.plain_prompt(value)
+        with counted(service, "prompt"):
+            prompt = service.text.plain_prompt(value, most=service.info.context)
     elif isinstance(value, list):
         prompt = Prompt(ids=token_ids(name, value, service.info.vocab_size))
     else:

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 
 from aiohttp import web
+from aiohttp.web_protocol import RequestPayloadError
 
 from tensorfold.core.errors import RequestError
 from tensorfold.core.server.service import LOG, SERVICE
@@ -55,7 +56,11 @@ async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
         return await handler(request)
     except RequestError as error:
-        return error_response(error)
+        response = error_response(error)
+        if request.content.exception() is not None:
+            # A body that broke cannot be read past: the library closes after this answer.
+            response.force_close()
+        return response
     except web.HTTPException as error:
         response = error_response(http_error(request, error))
         if "Allow" in error.headers:
@@ -104,7 +109,8 @@ def route_of(request: web.Request) -> str:
 
 async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
     """On every answer, streams included, before its headers leave."""
-    response.headers["x-request-id"] = REQUEST_ID.get()
+    # The library refuses some requests before they come to the gate.
+    response.headers["x-request-id"] = REQUEST_ID.get("") or request_id(request)
     origin = request.app[SERVICE].settings.cors
     if origin:
         response.headers["Access-Control-Allow-Origin"] = origin
@@ -140,6 +146,10 @@ async def read_body(request: web.Request) -> bytes:
             return await request.read()
     except web.HTTPRequestEntityTooLarge:
         raise too_large from None
+    except RequestPayloadError:
+        raise RequestError(
+            "the body cannot be read: it breaks off, or is not what its encoding header says"
+        ) from None
     except TimeoutError:
         raise RequestError(
             f"the body did not arrive within {seconds:g} s", status=408, code="read_timeout"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tensorfold.core.errors import RequestError
@@ -10,7 +11,7 @@ from tensorfold.core.keyed import derived_seed, sibling_seed
 from tensorfold.core.lane_host.stream import Job, never
 from tensorfold.core.server.params import Params
 from tensorfold.core.server.service import Service
-from tensorfold.core.text import Prompt, ReadingRules, ends_at_stop
+from tensorfold.core.text import Prompt, ReadingRules, TooLong, ends_at_stop
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,6 +88,28 @@ def make_job(
     )
 
 
+# Agents look for these words, and cut their chat by the count that follows.
+LIMIT = "This model's maximum context length is {} tokens. However, "
+
+
+def too_long(context: int, place: str, count: str) -> RequestError:
+    return RequestError(
+        f"{LIMIT.format(context)}your {place} resulted in {count} tokens. "
+        f"Please reduce the length of the {place}.",
+        code="context_length_exceeded",
+        param=place,
+    )
+
+
+@contextmanager
+def counted(service: Service, place: str) -> Iterator[None]:
+    """Refuses a text that was too long to be counted, as one is that was counted."""
+    try:
+        yield
+    except TooLong as error:
+        raise too_long(service.info.context, place, f"at least {error.least}") from None
+
+
 def reply_bound(service: Service, params: Params, rows: int, *, chat: bool) -> int:
     """Most tokens of a reply to a prompt of `rows` tokens.
 
@@ -94,22 +117,17 @@ def reply_bound(service: Service, params: Params, rows: int, *, chat: bool) -> i
     """
     context, asked = service.info.context, params.max_tokens
     place = "messages" if chat else "prompt"
-    limit = f"This model's maximum context length is {context} tokens. However, "
     if rows == 0:
         raise RequestError(f"the {place} must hold at least one token", param=place)
     if rows >= context:
-        raise RequestError(
-            f"{limit}your {place} resulted in {rows} tokens. "
-            f"Please reduce the length of the {place}.",
-            code="context_length_exceeded",
-            param=place,
-        )
+        raise too_long(context, place, str(rows))
     if asked is None:
         return min(context - rows, service.settings.max_tokens or context)
     if rows + asked > context:
         raise RequestError(
-            f"{limit}you requested {rows + asked} tokens ({rows} in the {place}, {asked} in the "
-            f"completion). Please reduce the length of the {place} or {params.max_tokens_field}.",
+            f"{LIMIT.format(context)}you requested {rows + asked} tokens ({rows} in the {place}, "
+            f"{asked} in the completion). Please reduce the length of the {place} or "
+            f"{params.max_tokens_field}.",
             code="context_length_exceeded",
             param=params.max_tokens_field,
         )

@@ -25,11 +25,13 @@ LOG = logging.getLogger("tensorfold.server")
 Result = TypeVar("Result")
 MOST_NAMES_LOGGED, MOST_NAME_LOGGED = 1000, 80
 RETRY_SECONDS = 10
+BULK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Service:
-    """One engine being served. `pool` is where text work happens, off the event loop.
+    """One engine being served. `pool` is where text work happens, off the event loop, and
+    `bulk_pool` where that of large bodies does.
 
     `unknown` holds the request fields that were ignored and logged already, `turns` the last turns
     where they may be asked for.
@@ -44,6 +46,7 @@ class Service:
     mailroom: Mailroom
     metrics: Metrics
     pool: ThreadPoolExecutor
+    bulk_pool: ThreadPoolExecutor
     turns: LastTurns | None = None
     created: int = field(default_factory=lambda: int(time.time()))
     unknown: set[str] = field(default_factory=set)
@@ -52,8 +55,10 @@ class Service:
     def names(self) -> tuple[str, ...]:
         return (self.model, *(name for name in self.aliases if name != self.model))
 
-    async def off_loop(self, work: Callable[[], Result]) -> Result:
-        return await asyncio.get_running_loop().run_in_executor(self.pool, work)
+    async def off_loop(self, work: Callable[[], Result], size: int) -> Result:
+        """Text work on a body of `size` bytes; large ones take turns and hold no small one up."""
+        pool = self.bulk_pool if size > BULK_BYTES else self.pool
+        return await asyncio.get_running_loop().run_in_executor(pool, work)
 
     def check_model(self, name: str) -> None:
         if not name:

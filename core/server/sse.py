@@ -50,10 +50,15 @@ def error_object(error: RequestError) -> dict[str, Any]:
 class EventStream:
     """One open stream. Every write ends within `reader_timeout` of the reader's last taking."""
 
-    def __init__(self, request: web.Request, reader_timeout: float) -> None:
+    def __init__(
+        self,
+        request: web.Request,
+        reader_timeout: float,
+        response: web.StreamResponse | None = None,
+    ) -> None:
         self.request = request
         self.reader_timeout = reader_timeout
-        self.response = web.StreamResponse(headers=HEADERS)
+        self.response = response or web.StreamResponse(headers=HEADERS)
 
     async def open(self) -> None:
         transport = self.request.transport
@@ -87,11 +92,14 @@ class EventStream:
             await self.response.write_eof()
 
     async def write(self, text: str) -> None:
+        await self.write_bytes(text.encode())
+
+    async def write_bytes(self, data: bytes) -> None:
         if self.waiting() > MOST_WAITING:
             await self.wait_for_reader()
         try:
             async with asyncio.timeout(self.reader_timeout):
-                await self.response.write(text.encode())
+                await self.response.write(data)
         except TimeoutError:
             self.drop()
         except ConnectionError:
@@ -117,3 +125,27 @@ class EventStream:
         """Close the connection at once: what waits for this reader is thrown away."""
         self.transport.abort()
         raise ReaderGone(f"the reader took nothing for {self.reader_timeout:g} s")
+
+
+async def send_whole(
+    request: web.Request, text: str, reader_timeout: float, *, name: str
+) -> web.StreamResponse:
+    """A JSON body; a large one is written as a stream is, so that its reader is held to the same.
+
+    The library would wait for a reader that takes nothing, with the body, for ever.
+    """
+    body = text.encode()
+    if len(body) <= MOST_WAITING:
+        return web.Response(body=body, content_type="application/json", charset="utf-8")
+    response = web.StreamResponse(headers={"Content-Type": "application/json; charset=utf-8"})
+    response.content_length = len(body)
+    stream = EventStream(request, reader_timeout, response)
+    try:
+        await stream.open()
+        for start in range(0, len(body), MOST_WAITING):
+            await stream.write_bytes(body[start : start + MOST_WAITING])
+        await stream.wait_for_reader()
+        await stream.close()
+    except ReaderGone as gone:
+        LOG.warning("%s: %s", name, gone)
+    return response

@@ -16,6 +16,8 @@ from tensorfold.core.text.tokenizer import Vocabulary, load_vocabulary
 
 # Stands where a final message is to go on, while its chat is rendered; private-use characters.
 CONTINUED = "\ue000\ue001\ue000"
+# Texts are counted up to that many times what may be, since clients cut by the count.
+COUNTED = 4
 # For a model that is served without chats.
 NO_TEMPLATE = "{{ raise_exception('this model has no chat template') }}"
 
@@ -36,6 +38,14 @@ class Prompt:
 
     ids: tuple[int, ...]
     reasoning: bool = False
+
+
+class TooLong(Exception):
+    """A text of at least `least` tokens: more than is worth counting."""
+
+    def __init__(self, least: int) -> None:
+        super().__init__(f"at least {least} tokens")
+        self.least = least
 
 
 class Text:
@@ -91,19 +101,31 @@ class Text:
             raise TemplateFault("the chat template leaves no place to continue the final message")
         return before
 
-    def chat_prompt(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> Prompt:
-        """A chat as ids; options as in `render`. Raises `RequestError`."""
+    def encode(self, text: str, most: int, *, special: bool = False) -> tuple[int, ...]:
+        """A text's ids. Raises `TooLong` for one that is sure to be far longer than `most` tokens.
+
+        Tokenizing takes seconds and gigabytes for what a body may hold.
+        """
+        least = self.vocabulary.least_tokens(text)
+        if most and least > COUNTED * most:
+            raise TooLong(least)
+        return self.vocabulary.encode(text, special=special)
+
+    def chat_prompt(
+        self, messages: Sequence[Mapping[str, Any]], *, most: int = 0, **options: Any
+    ) -> Prompt:
+        """A chat as ids; options as in `render`. Raises `RequestError`, and as `encode` does."""
         try:
             rendered = self.render(messages, **options)
         except TemplateFault as error:
             raise RequestError(str(error), param="messages") from None
         markers = self.markers
         opened = markers is not None and rendered.rstrip().endswith(markers.open)
-        return Prompt(ids=self.vocabulary.encode(rendered), reasoning=opened)
+        return Prompt(ids=self.encode(rendered, most), reasoning=opened)
 
-    def plain_prompt(self, text: str) -> Prompt:
-        """A text as ids, with what the tokenizer puts around one."""
-        return Prompt(ids=self.vocabulary.encode(text, special=True))
+    def plain_prompt(self, text: str, *, most: int = 0) -> Prompt:
+        """A text as ids, with what the tokenizer puts around one. Raises as `encode` does."""
+        return Prompt(ids=self.encode(text, most, special=True))
 
     def chat_rules(self, prompt: Prompt, **options: Any) -> ReadingRules:
         """How to read a chat's reply; options are the other fields of `ReadingRules`."""

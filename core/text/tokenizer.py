@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
+from tensorfold.core.checkpoint.config import LFS_POINTER, POINTER_WORDS
 from tensorfold.core.errors import StartError
 
 
@@ -41,10 +42,15 @@ class Vocabulary:
         self.added = {id: token.content.encode() for id, token in added.items()}
         self.special = frozenset(id for id, token in added.items() if token.special)
         self.known: dict[int, bytes] = {}
+        self.widest = widest(tokenizer, byte_level=byte_level)
 
     def encode(self, text: str, *, special: bool = False) -> tuple[int, ...]:
         """Ids of a text; `special` adds what the tokenizer itself puts around one."""
         return tuple(self.tokenizer.encode(text, add_special_tokens=special).ids)
+
+    def least_tokens(self, text: str) -> int:
+        """A count that the text's tokens do not come below, at once; 0 where none is known."""
+        return -(-len(text.encode()) // self.widest) if self.widest else 0
 
     def id_of(self, text: str) -> int | None:
         """The id of a text that is one token of the vocabulary, as its special tokens are."""
@@ -81,6 +87,16 @@ class Vocabulary:
             return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
 
 
+def widest(tokenizer: Tokenizer, *, byte_level: bool) -> int:
+    """Most bytes of text that one token stands for; 0 where a token may swallow more."""
+    added = tokenizer.get_added_tokens_decoder().values()
+    if tokenizer.normalizer is not None or any(token.lstrip or token.rstrip for token in added):
+        return 0
+    texts = tokenizer.get_vocab(with_added_tokens=False)
+    sizes = map(len, texts) if byte_level else (len(text.encode()) for text in texts)
+    return max(*sizes, *(len(token.content.encode()) for token in added), 0, 0)
+
+
 def load_vocabulary(folder: Path, vocab_size: int) -> Vocabulary:
     """Read `folder`/tokenizer.json. Raises `StartError` naming the file."""
     path = folder / "tokenizer.json"
@@ -88,8 +104,12 @@ def load_vocabulary(folder: Path, vocab_size: int) -> Vocabulary:
         raise StartError(f"{path} is missing: a model is served with its tokenizer beside it")
     try:
         text = path.read_text(encoding="utf-8")
+        if text.startswith(LFS_POINTER.decode()):
+            raise StartError(f"{path} {POINTER_WORDS}")
         decoder = json.loads(text).get("decoder")
         tokenizer = Tokenizer.from_str(text)
+    except StartError:
+        raise
     # The library raises plain Exception for whatever it cannot read.
     except Exception as error:
         raise StartError(f"{path} cannot be read as a tokenizer: {error}") from None

@@ -78,6 +78,7 @@ def check_supported(text: Reader) -> None:
     text.only("rope_parameters", None)
     text.only("rope_scaling", None)
     text.only("quantization_config", None)
+    text.only("model_type", "glm5_next_text", "glm5_next")
 
 
 def check_kinds(text: Reader, linear: Reader, kinds: tuple[str, ...]) -> None:

@@ -42,6 +42,7 @@ def test_a_text_config_at_the_top_is_read_the_same() -> None:
 
 
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
+    "model_type": ("llama", ["glm5_next_text"], None),
     "attention_bias": (True, None),
     "qk_rope_head_dim": (64,),
     "mla_use_nope": (False,),

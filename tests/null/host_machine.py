@@ -13,6 +13,7 @@ from tensorfold.backends.fake.options import Call, Trouble
 from tensorfold.core.errors import EngineFault, EngineLost, RequestError
 from tensorfold.core.lane_host.fills import NextFill, next_fill
 from tensorfold.core.lane_host.host import HostOptions
+from tensorfold.core.lane_host.stream import HostStats, Job
 from tests.null.host_bounds import Bounds
 from tests.null.hosting import Rig, Shelf, job, prompt_of
 
@@ -76,11 +77,21 @@ class HostMachine(RuleBasedStateMachine):
         skips=st.integers(0, 3),
         marks=st.sampled_from([(), (16,), (32, 48), (16, 64)]),
         after=st.sampled_from([0.0, 5.0, 1000.0]),
+        bounds=st.sampled_from([(30, 0), (30, 0), (5, 0), (30, 300)]),
     )
-    def begin(self, fake: dict[str, Any], skips: int, marks: tuple[int, ...], after: float) -> None:
-        options = HostOptions(background_after=after, skips=skips, queue_requests=30)
+    def begin(
+        self,
+        fake: dict[str, Any],
+        skips: int,
+        marks: tuple[int, ...],
+        after: float,
+        bounds: tuple[int, int],
+    ) -> None:
+        self.options = HostOptions(
+            background_after=after, skips=skips, queue_requests=bounds[0], queue_rows=bounds[1]
+        )
         self.rig = Rig(
-            options=options,
+            options=self.options,
             cost=lambda call: 1.0 if call.kind.endswith(".land") else 0.0,
             host={"keeper": Shelf(*marks, most=4), "next_fill": self.choose},
             before=self.before,
@@ -114,13 +125,23 @@ class HostMachine(RuleBasedStateMachine):
         fields = {**WISHES[wish], **({"prompt": prompt_of(rows)} if shared else {})}
         jobs = [job(stream, rows, most, background=background, **fields) for stream in streams]
         refused = retry_after = 0
+        before = self.rig.host.stats()
         try:
             self.rig.submit(*jobs)
         except RequestError as error:
             refused, retry_after = error.status, error.retry_after or 0
         assert bool(refused) == (retry_after >= 1)
         assert refused in ((503,) if self.closing or self.lost else (0, 429))
+        if refused != 503:
+            self.check_bounds(before, jobs, refused)
         self.next_stream += count
+
+    def check_bounds(self, before: HostStats, jobs: list[Job], refused: int) -> None:
+        """Refused is what would wait beyond the bounds, and nothing else; one always may wait."""
+        rows = before.waiting_rows + sum(len(made.prompt) for made in jobs)
+        most_rows = self.options.queue_rows or 1 << 40
+        full = before.waiting + len(jobs) > self.options.queue_requests or rows > most_rows
+        assert (refused == 429) == (full and before.waiting > 0)
 
     @rule(turns=st.integers(1, 8))
     def turn(self, turns: int) -> None:

@@ -314,6 +314,7 @@ def test_a_dtype_that_the_config_does_not_say_is_refused(
         ("", "is not JSON"),
         ("{model_type}", "is not JSON"),
         ("[" * 99_999, "is not JSON"),
+        ("version https://git-lfs.example/spec/v1\noid sha256:0\n", "is a Git LFS pointer"),
         ('{"a": 1, "a": 2}', "names 'a' twice"),
         ("[1]", "holds list, not a JSON object"),
     ],

@@ -324,13 +324,17 @@ def test_held_back_with_many_the_small_ones_drain_past_it_once() -> None:
     assert " ".join(seen).startswith("P2 R P3 P4 R R R P2")
 
 
+SMOOTH = {"fill_many": True, "fill_cut_in": 64, "fill_drain": 512, "fill_pack": 256}
+
+
 @pytest.mark.parametrize("rounds", [0, 1, 3])
-@pytest.mark.parametrize("fills", [{"fill_many": True}, {"fill_cut_in": 64}])
+@pytest.mark.parametrize("fills", [{"fill_many": True}, {"fill_cut_in": 64}, SMOOTH])
 @pytest.mark.parametrize("since", range(5))
 def test_a_small_prompt_beside_a_long_one_starts_within_two_pieces(
     rounds: int, fills: dict[str, int], since: int
 ) -> None:
-    rig = Rig(context=8192, fills={"fill_chunks": 1, "fill_rounds": rounds, **fills})
+    fills = {"fill_chunks": 1, "fill_rounds": rounds, **fills}
+    rig = Rig(context=8192, pack_rows=512, fills=fills)
     rig.submit(job(1, 4, 400), job(2, 6400))
     for _ in range(4 + since):
         rig.host.turn()
@@ -340,6 +344,25 @@ def test_a_small_prompt_beside_a_long_one_starts_within_two_pieces(
     rig.check()
     seen = rig.fills()[before:]
     assert seen[: seen.index("P4")].count("P2") <= 2
+
+
+@pytest.mark.parametrize("rounds", [0, 1, 3])
+@pytest.mark.parametrize("fills", [{"fill_many": True}, {"fill_cut_in": 64}, SMOOTH])
+def test_a_long_prompt_goes_in_though_small_ones_never_cease(
+    rounds: int, fills: dict[str, int]
+) -> None:
+    fills = {"fill_chunks": 1, "fill_rounds": rounds, **fills}
+    rig = Rig(pack_rows=512, fills=fills)
+    rig.submit(job(1, 4, 400), job(2, 1280))
+    for stream in range(3, 600):
+        rig.submit(job(stream, 4 + stream % 7, 3))
+        rig.host.turn()
+    seen = rig.fills()
+    first, *_, last = (place for place, forward in enumerate(seen) if forward == "P2")
+    assert seen.count("P2") == 20
+    assert seen[first:last].count("R") <= 19 * (8 * max(1, rounds) + 1)
+    rig.run()
+    rig.check()
 
 
 def test_a_prompt_over_the_drain_goes_first_and_alone() -> None:

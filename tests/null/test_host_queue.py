@@ -220,27 +220,23 @@ def test_retry_after_is_about_when_those_that_wait_have_gone(
 ) -> None:
     rig = Rig(
         lanes=lanes,
-        options=HostOptions(queue_requests=60),
+        options=HostOptions(queue_requests=120),
         cost=lambda call: 0.5 if call.kind.endswith(".land") else 0.0,
     )
-    rig.submit(*(job(stream, rows[stream % len(rows)]) for stream in range(1, 31)))
-    for _ in range(60):
+    rig.submit(*(job(stream, rows[stream % len(rows)]) for stream in range(1, 111)))
+    while rig.host.stats().waiting > 10:
         rig.host.turn()
-    waiting = rig.host.stats().waiting
     rig.submit(
-        *(
-            job(31 + more, rows[more % len(rows)], background=more % 2 > 0)
-            for more in range(60 - waiting)
-        )
+        *(job(111 + more, rows[more % len(rows)], background=more % 2 > 0) for more in range(110))
     )
-    told = refusal(rig, job(200)).retry_after
+    told = refusal(rig, job(300)).retry_after
     assert told is not None
     began = rig.clock()
     while rig.host.stats().waiting:
         rig.host.turn()
     took = rig.clock() - began
     assert took / 1.5 < told < took * 1.5
-    rig.submit(job(201))
+    rig.submit(job(300))
     rig.run()
     rig.check()
 

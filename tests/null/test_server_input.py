@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import gzip
 import json
+import logging
 import tracemalloc
 from typing import Any
 
@@ -292,8 +295,6 @@ async def test_the_default_body_limit_refuses_70_mebibytes() -> None:
 
 async def test_a_request_that_never_ends_is_refused_in_time() -> None:
     async with server(read_timeout=0.05) as client:
-        import asyncio
-
         address = client.here.address.removeprefix("http://").split(":")
         reader, writer = await asyncio.open_connection(address[0], int(address[1]))
         writer.write(
@@ -303,6 +304,43 @@ async def test_a_request_that_never_ends_is_refused_in_time() -> None:
         assert b"408" in await asyncio.wait_for(reader.readline(), 5)
         writer.close()
         await client.chat()
+
+
+async def test_a_body_that_is_not_what_its_encoding_says_is_the_clients_fault(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with server() as client:
+        status, answer = await client.post(CHAT, b"no gzip", headers={"Content-Encoding": "gzip"})
+        assert (status, answer["error"]["type"]) == (400, "invalid_request_error")
+        assert "cannot be read" in answer["error"]["message"]
+        packed = gzip.compress(json.dumps(chat()).encode())
+        assert (await client.post(CHAT, packed, headers={"Content-Encoding": "gzip"}))[0] == 200
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+NO_HTTP = [
+    b"GET / HTTP/1.1\r\nHost: x\r\nA: " + b"x" * 10_000 + b"\r\n\r\n",
+    b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: -3\r\n\r\n",
+    b"GET / HTTP/1.1\r\nHost: x\r\nExpect: gifts\r\n\r\n",
+    b"\x16\x03\x01\x02\x00\r\n\r\n",
+]
+
+
+@pytest.mark.parametrize("sent", NO_HTTP, ids=["long-header", "length", "expect", "tls"])
+async def test_what_is_no_http_is_refused_and_fills_no_log(
+    sent: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with server() as client:
+        address = client.here.address.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(address[0], int(address[1]))
+        writer.write(sent)
+        first = await asyncio.wait_for(reader.readline(), 5)
+        assert first.split()[1] in (b"400", b"417")
+        writer.close()
+        await client.chat()
+    assert all(record.exc_info is None for record in caplog.records)
+    assert all("\n" not in record.getMessage() for record in caplog.records)
 
 
 async def test_context_overflow_tells_the_true_counts_in_the_words_that_agents_look_for() -> None:

@@ -134,8 +134,9 @@ async def test_a_silent_stream_is_kept_alive_by_comments_and_begins_before_its_p
     assert events[-1] == "[DONE]"
 
 
+@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
 async def test_a_reader_that_takes_nothing_is_dropped_alone(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    stream: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened = EventStream.open
 
@@ -146,7 +147,7 @@ async def test_a_reader_that_takes_nothing_is_dropped_alone(
 
     # The system's own buffers would hold megabytes.
     monkeypatch.setattr(EventStream, "open", open_narrow)
-    chatty = LONG | {"max_tokens": 800, "logprobs": 5, "stream": True}
+    chatty = LONG | {"max_tokens": 800, "logprobs": 5, "stream": stream}
     async with server(reader_timeout=0.1) as client:
         address, port = client.here.address.removeprefix("http://").split(":")
         narrow = socket.socket()

@@ -70,6 +70,7 @@ def test_the_refusal_of_a_fill_that_is_no_number_is_one_sentence() -> None:
         ({"port": "70000"}, "--port must be at most 65535, not 70000"),
         ({"lanes": "0"}, "--lanes must be at least 1, not 0"),
         ({"fill_chunks": "-1"}, "--fill-chunks must be at least 0, not -1"),
+        ({"context": "1"}, "--context must be at least 2, not 1"),
         ({"temperature": "-0.5"}, "--temperature must be at least 0, not -0.5"),
         ({"temperature": "3"}, "--temperature must be at most 2, not 3.0"),
         ({"top_p": "0"}, "--top-p must be more than 0, not 0.0"),

@@ -24,7 +24,10 @@ def test_a_missing_tokenizer_is_named(tmp_path: Path) -> None:
     [
         ("{", "cannot be read as a tokenizer"),
         ("[]", "cannot be read as a tokenizer"),
-        ("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n", "cannot be read"),
+        (
+            "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n",
+            "is a Git LFS pointer",
+        ),
         ('{"version": "1.0"}', "cannot be read as a tokenizer"),
         (NO_BYTES, "its decoder is none"),
     ],
