@@ -9,8 +9,9 @@ from tensorfold.core.engine.batch import Run
 from tensorfold.core.engine.replay import replay
 from tensorfold.core.engine.torch_engine import TorchEngine
 from tensorfold.core.family_api import Cut
+from tensorfold.core.state_spec import PerToken
 from tests.cpu.driving import claim, forward, same_state, some_tokens
-from tests.cpu.dsv41.engines import WINDOW_ROWS, live, state_after
+from tests.cpu.dsv41.engines import MODES, WINDOW_ROWS, live, opened, state_after
 
 
 def test_every_cut_of_a_prompt_leaves_its_rows_and_state_as_they_are(engine: TorchEngine) -> None:
@@ -57,9 +58,16 @@ def test_rows_of_a_pack_equal_the_prompts_alone(engine: TorchEngine) -> None:
         assert same_state(state, live(engine, alone.state, len(prompt))), len(prompt)
 
 
+@pytest.fixture(scope="module", params=MODES)
+def tight(request: pytest.FixtureRequest) -> TorchEngine:
+    """Rings with room for windows of 6 rows and no more."""
+    return opened(request.param, lanes=2, context=128, chunk_rows=128, window_rows=6)
+
+
 @pytest.mark.parametrize("rejected", range(6))
-def test_rejected_rows_leave_no_bit_behind(engine: TorchEngine, rejected: int) -> None:
+def test_rejected_rows_leave_no_bit_behind(tight: TorchEngine, rejected: int) -> None:
     """A window of 6 cut back, at every place in a pair, a window and a page."""
+    engine = tight
     right, wrong, kept = some_tokens(6, seed=7), some_tokens(6, seed=8), 6 - rejected
     after = some_tokens(5, seed=9)
     for length in (1, 2, 3, 6, 7, 8, 9, 14, 15, 21, 58, 59, 60, 61, 62, 63, 64, 65):
@@ -79,3 +87,23 @@ def test_rejected_rows_leave_no_bit_behind(engine: TorchEngine, rejected: int) -
         assert torch.equal(cut, pure), (length, rejected)
         assert same_state(cut_state, pure_state), (length, rejected)
         assert same_state(cut_end, pure_end), (length, rejected)
+
+
+@torch.inference_mode()
+def test_nothing_of_other_streams_or_of_recycled_storage_comes_in(engine: TorchEngine) -> None:
+    tokens = some_tokens(75)
+    wanted = replay(engine, tokens, [Cut("prompt", 70), Cut("window", 5)])
+    seat = claim(engine, 75)
+    kept = {name: buffer.clone() for name, buffer in engine.storage.buffers.items()}
+    paged = {entry.name for entry in engine.storage.spec.entries if isinstance(entry, PerToken)}
+    for name, buffer in engine.storage.buffers.items():
+        own = buffer[seat.lane].clone()
+        buffer.fill_(float("nan") if buffer.is_floating_point() else 2**62)
+        if name not in paged:
+            buffer[seat.lane].copy_(own)
+    first = forward(engine, [Run(tokens[:70], seat.lane, 0)], prompt=True)
+    second = forward(engine, [Run(tokens[70:], seat.lane, 70)], prompt=False)
+    for name, buffer in engine.storage.buffers.items():
+        buffer.copy_(kept[name])
+    engine.storage.release(seat)
+    assert torch.equal(torch.cat([*first.logits, *second.logits]), wanted.logits)
