@@ -123,6 +123,8 @@ async def serving(
         shutdown_timeout=1.0,
     )
     await runner.setup()
+    assert runner.server is not None
+    watch = loop.create_task(service.strangers.watch(runner.server, settings.read_timeout))
     try:
         address = await listen(runner, settings.host, settings.port)
         host.start()
@@ -131,6 +133,7 @@ async def serving(
         closing.begin(0.0)
         if not await closing.wait(LAST_SECONDS):
             LOG.error("the engine did not come to its end; leaving it")
+        watch.cancel()
         await runner.cleanup()
         service.pool.shutdown(wait=False)
         service.bulk_pool.shutdown(wait=False)

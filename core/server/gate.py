@@ -78,6 +78,7 @@ async def gate(request: web.Request, handler: Handler) -> web.StreamResponse:
     began = time.monotonic()
     REQUEST_ID.set(request_id(request))
     service = request.app[SERVICE]
+    service.strangers.came(request.protocol)
     if request.method == "OPTIONS" and service.settings.cors:
         response: web.StreamResponse = web.Response(status=204)
     else:

@@ -17,6 +17,7 @@ from tensorfold.core.errors import RequestError
 from tensorfold.core.lane_host.host import Host
 from tensorfold.core.server.mailroom import Mailroom
 from tensorfold.core.server.metrics import Metrics
+from tensorfold.core.server.strangers import Strangers
 from tensorfold.core.server.trace_file import LastTurns
 from tensorfold.core.settings import Settings
 from tensorfold.core.text import Text
@@ -48,6 +49,7 @@ class Service:
     pool: ThreadPoolExecutor
     bulk_pool: ThreadPoolExecutor
     turns: LastTurns | None = None
+    strangers: Strangers = field(default_factory=Strangers)
     created: int = field(default_factory=lambda: int(time.time()))
     unknown: set[str] = field(default_factory=set)
 

@@ -318,31 +318,6 @@ async def test_a_body_that_is_not_what_its_encoding_says_is_the_clients_fault(
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
-NO_HTTP = [
-    b"GET / HTTP/1.1\r\nHost: x\r\nA: " + b"x" * 10_000 + b"\r\n\r\n",
-    b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: -3\r\n\r\n",
-    b"GET / HTTP/1.1\r\nHost: x\r\nExpect: gifts\r\n\r\n",
-    b"\x16\x03\x01\x02\x00\r\n\r\n",
-]
-
-
-@pytest.mark.parametrize("sent", NO_HTTP, ids=["long-header", "length", "expect", "tls"])
-async def test_what_is_no_http_is_refused_and_fills_no_log(
-    sent: bytes, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-    async with server() as client:
-        address = client.here.address.removeprefix("http://").split(":")
-        reader, writer = await asyncio.open_connection(address[0], int(address[1]))
-        writer.write(sent)
-        first = await asyncio.wait_for(reader.readline(), 5)
-        assert first.split()[1] in (b"400", b"417")
-        writer.close()
-        await client.chat()
-    assert all(record.exc_info is None for record in caplog.records)
-    assert all("\n" not in record.getMessage() for record in caplog.records)
-
-
 async def test_context_overflow_tells_the_true_counts_in_the_words_that_agents_look_for() -> None:
     async with server() as client:
         rows = (await client.plain(prompt=[1] * 4000, max_tokens=96))["usage"]["prompt_tokens"]
