@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from tensorfold.core.state_spec import StateSpec
 
@@ -121,6 +121,38 @@ class Drafter(Protocol):
         ...
 
 
+class Proposal(NamedTuple):
+    """A block of drafts: tokens_BK in order, and the chance_BK of each given those before it."""
+
+    tokens_BK: Tensor
+    chance_BK: Tensor
+
+
+@runtime_checkable
+class BlockDrafter(Protocol):
+    """A family's drafter that guesses `block` tokens in one forward of its own rows.
+
+    It looks at the model it was made with, not at hidden rows.
+    """
+
+    block: int
+
+    def follow(self, rows: Rows) -> None:
+        """Take in the rows of the model's last forward; rejected ones may be among them."""
+        ...
+
+    def tokens(self, pending: int) -> list[int]:
+        """The ids of a block's rows after a stream's committed rows, its pending token first."""
+        ...
+
+    def propose(self, rows: Rows, choose: Callable[[int, Tensor], Tensor]) -> Proposal:
+        """Drafts over window rows, a whole block a stream; keeps nothing.
+
+        `choose` gives the tokens [B] of a step from its logits [B, V].
+        """
+        ...
+
+
 class Mode(NamedTuple):
     """One arithmetic of a family in a golden: what `Family.config` calls it, the name of its
     logits there, and the largest difference allowed."""
@@ -217,8 +249,10 @@ class Family(Protocol):
         """Bind weights, ops and state; `compile` wraps the function of a layer."""
         ...
 
-    def drafter(self, config: Any, weights: Any, ops: Ops, state: Mapping[str, Tensor]) -> Drafter:
-        """The draft layer, over state of `state_spec(..., drafts=True)`."""
+    def drafter(
+        self, config: Any, weights: Any, ops: Ops, state: Mapping[str, Tensor], model: Any
+    ) -> Drafter | BlockDrafter:
+        """The drafter of `model`, over state of `state_spec(..., drafts=True)`."""
         ...
 
     def golden(self) -> Golden: ...

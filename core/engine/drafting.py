@@ -1,4 +1,4 @@
-"""Drafts from a family's own draft layer, chained: each guess feeds the next.
+"""Drafts from a family's own drafter: chained, each guess feeding the next, or a block at once.
 
 A draft is drawn as the engine will draw the token it guesses, with the noise of that seed and
 position, so that a draft layer that agrees with the model agrees on sampled tokens too. Nothing
@@ -17,7 +17,7 @@ from tensorfold.core.engine import batch, sampling
 from tensorfold.core.engine.batch import Run
 from tensorfold.core.engine.sampling import Draw
 from tensorfold.core.engine.state import Storage
-from tensorfold.core.family_api import Drafter, Rows
+from tensorfold.core.family_api import BlockDrafter, Drafter, Rows
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,3 +114,53 @@ class Drafting:
     def to_tiles(self, hidden_SD: Tensor) -> Tensor:
         missing = batch.padded(len(hidden_SD), self.tile) - len(hidden_SD)
         return torch.cat([hidden_SD, hidden_SD.new_zeros(missing, hidden_SD.shape[1])])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BlockDrafting:
+    """A drafter of whole blocks over an engine's storage; fields as in `Drafting`."""
+
+    drafter: BlockDrafter
+    storage: Storage
+    steps_V: Tensor
+    tile: int
+    context: int
+
+    def propose(
+        self, rows: Rows, hidden_RD: Tensor, following_R: Sequence[int], asks: Sequence[Ask]
+    ) -> list[Drafts]:
+        """As `Drafting.propose`; nothing where no block fits before the context's end."""
+        self.drafter.follow(rows)
+        found = [Drafts()] * len(asks)
+        last = self.context - 1 - self.drafter.block
+        open_asks = [n for n, ask in enumerate(asks) if ask.want > 0 and ask.position <= last]
+        if not open_asks:
+            return found
+        runs = [
+            Run(
+                self.drafter.tokens(following_R[asks[index].row]),
+                asks[index].lane,
+                asks[index].position + 1,
+            )
+            for index in open_asks
+        ]
+        built = batch.build(runs, self.storage, prompt=False, tile=self.tile, context=self.context)
+        sound = [self.drafter.block] * len(open_asks)
+
+        def choose(step: int, logits_BV: Tensor) -> Tensor:
+            faults = sampling.faulty(logits_BV)
+            for place, fault in enumerate(faults):
+                sound[place] = min(sound[place], step) if fault else sound[place]
+            draws = [asks[index].draw(asks[index].position + 2 + step) for index in open_asks]
+            faulty_B1 = torch.tensor(faults, device=logits_BV.device)[:, None]
+            drawn = sampling.draw(logits_BV.masked_fill(faulty_B1, 0), draws, self.steps_V)
+            return torch.tensor(drawn, device=logits_BV.device)
+
+        proposal = self.drafter.propose(built, choose)
+        tokens, chances = proposal.tokens_BK.tolist(), proposal.chance_BK.tolist()
+        for place, index in enumerate(open_asks):
+            count = min(asks[index].want, sound[place])
+            found[index] = Drafts(
+                tokens=tuple(tokens[place][:count]), chances=tuple(chances[place][:count])
+            )
+        return found

@@ -87,7 +87,9 @@ def open_torch_engine(order: EngineOrder, device: Device) -> TorchEngine:
         model = loaded.family.model(loaded.config, loaded.weights, ops, storage.buffers, compiled)
         drafter = None
         if loaded.drafts:
-            drafter = loaded.family.drafter(loaded.config, loaded.weights, ops, storage.buffers)
+            drafter = loaded.family.drafter(
+                loaded.config, loaded.weights, ops, storage.buffers, model
+            )
     info = describe(order, loaded, device, chosen, found)
     return TorchEngine(info=info, model=model, storage=storage, tile=device.tile, drafter=drafter)
 

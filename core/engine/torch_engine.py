@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tensorfold.core.engine import batch, noise, sampling
-from tensorfold.core.engine.drafting import Ask, Drafting, Drafts
+from tensorfold.core.engine.drafting import Ask, BlockDrafting, Drafting, Drafts
 from tensorfold.core.engine.sampling import Draw
 from tensorfold.core.engine.state import Kept, Seat, Storage
 from tensorfold.core.engine_api import (
@@ -30,7 +30,7 @@ from tensorfold.core.engine_api import (
     Window,
 )
 from tensorfold.core.errors import Refused
-from tensorfold.core.family_api import Drafter, Model, Rows
+from tensorfold.core.family_api import BlockDrafter, Drafter, Model, Rows
 
 Result = TypeVar("Result")
 
@@ -74,7 +74,7 @@ class TorchEngine:
         model: Model,
         storage: Storage,
         tile: int,
-        drafter: Drafter | None = None,
+        drafter: Drafter | BlockDrafter | None = None,
     ) -> None:
         self.info = info
         self.model = model
@@ -84,8 +84,16 @@ class TorchEngine:
         self.flying: object | None = None
         device = next(iter(storage.buffers.values())).device
         self.steps_V = noise.token_steps(info.vocab_size, device)
-        self.drafting: Drafting | None = None
-        if drafter is not None:
+        self.drafting: Drafting | BlockDrafting | None = None
+        if isinstance(drafter, BlockDrafter):
+            self.drafting = BlockDrafting(
+                drafter=drafter,
+                storage=storage,
+                steps_V=self.steps_V,
+                tile=tile,
+                context=info.context,
+            )
+        elif drafter is not None:
             self.drafting = Drafting(
                 drafter=drafter,
                 storage=storage,
@@ -285,7 +293,7 @@ class TorchEngine:
 
     def with_drafts(
         self,
-        drafting: Drafting,
+        drafting: Drafting | BlockDrafting,
         rows: Rows,
         hidden_RD: Tensor,
         runs: Sequence[batch.Run],

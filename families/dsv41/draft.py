@@ -12,13 +12,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tensorfold.core.family_api import Rows
+from tensorfold.core.family_api import Proposal, Rows
 from tensorfold.core.ops import Ops
+from tensorfold.core.ops.hc_split import sigmoid
 from tensorfold.families.common.rings import ring_slots
 from tensorfold.families.dsv41 import block, rope
 from tensorfold.families.dsv41.attention import inputs, narrowed, output
 from tensorfold.families.dsv41.block import Streams
 from tensorfold.families.dsv41.config import Config
+from tensorfold.families.dsv41.model import Dsv41
 from tensorfold.families.dsv41.plan import Window
 from tensorfold.families.dsv41.weights import Attention, Layer, Weights
 
@@ -26,7 +28,7 @@ from tensorfold.families.dsv41.weights import Attention, Layer, Weights
 Choose = Callable[[int, Tensor], Tensor]
 
 
-class Proposal(NamedTuple):
+class Block(NamedTuple):
     """Drafts tokens_BK, the logits they were drawn from, and the raw confidence in each."""
 
     tokens_BK: Tensor
@@ -62,14 +64,27 @@ class Dspark:
     """The drafter bound to weights, ops and its own state (`spec(..., drafts=True)`)."""
 
     def __init__(
-        self, config: Config, weights: Weights, ops: Ops, state: Mapping[str, Tensor]
+        self,
+        config: Config,
+        weights: Weights,
+        ops: Ops,
+        state: Mapping[str, Tensor],
+        model: Dsv41 | None = None,
     ) -> None:
+        """`model` is what `follow` looks at."""
         assert config.drafting is not None
         assert weights.drafter is not None
+        self.model, self.block = model, config.drafting.block
         self.config, self.ops = config, ops
         self.embed, self.head, self.weights = weights.embed, weights.head, weights.drafter
         self.rings = [state[f"draft.{stage}"] for stage in range(config.drafting.stages)]
         self.rate_P = rope.both(config).plain_P
+
+    def follow(self, rows: Rows) -> None:
+        """Take in the rows of the model's last forward."""
+        assert self.model is not None
+        assert self.model.taps is not None
+        self.take_in(rows, self.model.taps)
 
     def take_in(self, rows: Rows, taps_RE: Tensor) -> None:
         """Keep what a forward of the main model gave for its rows (`Dsv41.taps`).
@@ -90,7 +105,7 @@ class Dspark:
     def tokens(self, pending: int) -> list[int]:
         """The ids of a block whose stream's next row is `pending`."""
         assert self.config.drafting is not None
-        return [pending, *[self.config.drafting.noise_id] * (self.config.drafting.block - 1)]
+        return [pending, *[self.config.drafting.noise_id] * (self.block - 1)]
 
     def attend(self, w: Attention, ring_LTC: Tensor, window: Window, x_RD: Tensor) -> Tensor:
         config, ring_SC = self.config, ring_LTC.flatten(0, 1)
@@ -126,6 +141,11 @@ class Dspark:
         return self.ops.hc_collapse(s.x_RND, s.pre_RN)
 
     def propose(self, rows: Rows, choose: Choose = highest) -> Proposal:
+        """A `family_api.BlockDrafter`'s: `draft`, with the confidence as a chance."""
+        found = self.draft(rows, choose)
+        return Proposal(found.tokens_BK, sigmoid(found.confidence_BK))
+
+    def draft(self, rows: Rows, choose: Choose = highest) -> Block:
         """Drafts after the pending tokens of `rows`: window rows, a whole block a stream, of
         `tokens` from the first position on whose row the main model has not run."""
         assert rows.rows_BW is not None
@@ -143,4 +163,4 @@ class Dspark:
             tokens.append(before_B)
             logits.append(logits_BV)
             confidence.append(ops.linear(joined, w.confidence)[:, 0])
-        return Proposal(torch.stack(tokens, 1), torch.stack(logits, 1), torch.stack(confidence, 1))
+        return Block(torch.stack(tokens, 1), torch.stack(logits, 1), torch.stack(confidence, 1))

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tensorfold.core.family_api import Drafter, Family, Golden, Model, TensorSpec
+from tensorfold.core.family_api import BlockDrafter, Family, Golden, Model, TensorSpec
 from tensorfold.core.state_spec import StateSpec
 from tensorfold.families.dsv41 import config as configs
 from tensorfold.families.dsv41 import names, state
@@ -44,8 +44,7 @@ class Dsv41Family:
         return config.end_ids
 
     def drafts(self, config: configs.Config) -> bool:
-        # The drafter reads what enters three layers and writes a block: it is not driven yet.
-        return False
+        return config.drafting is not None
 
     def tensors(self, config: configs.Config) -> Sequence[TensorSpec]:
         return names.tensors(config)
@@ -76,9 +75,16 @@ class Dsv41Family:
         return Dsv41(config, weights, ops, state, compile)
 
     def drafter(
-        self, config: configs.Config, weights: Any, ops: Ops, state: Mapping[str, Tensor]
-    ) -> Drafter:
-        raise AssertionError("no drafts were promised")
+        self,
+        config: configs.Config,
+        weights: Any,
+        ops: Ops,
+        state: Mapping[str, Tensor],
+        model: Any,
+    ) -> BlockDrafter:
+        from tensorfold.families.dsv41.draft import Dspark
+
+        return Dspark(config, weights, ops, state, model)
 
     def golden(self) -> Golden:
         from tensorfold.families.dsv41 import golden

@@ -78,7 +78,12 @@ class Glm53Family:
         return Glm53(config, weights, ops, state, compile)
 
     def drafter(
-        self, config: configs.Config, weights: Any, ops: Ops, state: Mapping[str, Tensor]
+        self,
+        config: configs.Config,
+        weights: Any,
+        ops: Ops,
+        state: Mapping[str, Tensor],
+        model: Any,
     ) -> Drafter:
         from tensorfold.families.glm53.draft import Mtp
 

@@ -19,7 +19,7 @@ from tensorfold.core.engine.state import Seat, Storage, allocate
 from tensorfold.core.engine.torch_engine import TorchEngine
 from tensorfold.families.dsv41 import names
 from tensorfold.families.dsv41.config import Config, read
-from tensorfold.families.dsv41.draft import Dspark, Proposal, highest
+from tensorfold.families.dsv41.draft import Block, Dspark, highest
 from tensorfold.families.dsv41.model import Dsv41
 from tensorfold.families.dsv41.plugin import FAMILY
 from tests.cpu.driving import some_tokens
@@ -81,11 +81,11 @@ class Bench:
         padded[: len(taps)] = taps
         self.drafter.take_in(rows, padded)
 
-    def propose(self, blocks: Sequence[tuple[Seat, int, int]]) -> Proposal:
+    def propose(self, blocks: Sequence[tuple[Seat, int, int]]) -> Block:
         """Of (seat, pending token, position of its row)."""
         runs = [Run(self.drafter.tokens(token), seat.lane, at) for seat, token, at in blocks]
         rows = batch.build(runs, self.storage, prompt=False, tile=4, context=CONTEXT)
-        return self.drafter.propose(rows)
+        return self.drafter.draft(rows)
 
 
 @pytest.fixture

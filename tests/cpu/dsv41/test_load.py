@@ -67,7 +67,7 @@ def test_the_arithmetic_is_part_of_the_engines_identity() -> None:
     assert plain.info.grid == 1
 
 
-def test_drafts_are_refused_until_they_are_driven() -> None:
+def test_drafts_are_refused_where_the_checkpoint_has_no_drafter() -> None:
     with pytest.raises(StartError, match="--drafts is 3"):
         opened("plain", drafts=3)
 
