@@ -190,12 +190,14 @@ class Family(Protocol):
     """A model line found through the plugin seam.
 
     `model_types` are the config.json `model_type` values it serves. `grid` is where its prompts
-    may be cut. `bundled` maps the names of models that ship with it to their folders.
+    may be cut. `files` are files of a checkpoint, beside its weights and config, that bits depend
+    on where they are there. `bundled` maps the names of models that ship with it to their folders.
     """
 
     name: str
     model_types: tuple[str, ...]
     grid: int
+    files: tuple[str, ...]
     chat: ChatFormat
 
     def bundled(self) -> Mapping[str, Path]: ...

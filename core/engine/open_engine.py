@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -191,6 +192,12 @@ def choose_ops(
     return checks.choose(device.candidates, calls, loaded.context, device.verdict)
 
 
+def file_digests(folder: Path, names: Sequence[str]) -> dict[str, str]:
+    """SHA-256 of the files that are there."""
+    present = [folder / name for name in names if (folder / name).is_file()]
+    return {f"file:{path.name}": hashlib.sha256(path.read_bytes()).hexdigest() for path in present}
+
+
 def describe(
     order: EngineOrder,
     loaded: Loaded,
@@ -208,6 +215,7 @@ def describe(
         "torch": torch.__version__,
         **device.bits,
         **{f"op:{name}": label for name, label in labels.items()},
+        **file_digests(loaded.checkpoint.folder, loaded.family.files),
     }
     cache = Path(order.settings.cache_dir) if order.settings.cache_dir else None
     settings = order.settings

@@ -25,6 +25,8 @@ class Dsv41Family:
     name = "dsv41"
     model_types: tuple[str, ...] = ("deepseek_v41", "deepseek_v41_text")
     grid = configs.GRID
+    # What the Engram token map is read or made from.
+    files: tuple[str, ...] = ("engram_token_map.json", "tokenizer.json")
     chat = CHAT
 
     def bundled(self) -> Mapping[str, Path]:

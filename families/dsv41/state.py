@@ -16,7 +16,7 @@ from tensorfold.families.dsv41.config import PAGE, Config
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Ids before a row's own that its n-grams can reach are `orders` many: one less than the longest.
+# The ring of token ids that n-grams of rows to come begin with.
 IDS = "ids"
 
 

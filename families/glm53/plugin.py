@@ -26,6 +26,7 @@ class Glm53Family:
     name = "glm53"
     model_types: tuple[str, ...] = ("glm5_next", "glm5_next_text")
     grid = configs.GRID
+    files: tuple[str, ...] = ()
     chat = CHAT
 
     def bundled(self) -> Mapping[str, Path]:

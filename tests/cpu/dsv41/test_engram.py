@@ -142,6 +142,16 @@ def test_a_table_that_is_missing_or_short_is_named_at_start(tmp_path: Path) -> N
         opened("plain", folder)
 
 
+def test_the_token_map_is_part_of_the_engines_identity(tmp_path: Path) -> None:
+    folder = copied(tmp_path)
+    sizes = {"lanes": 1, "context": 64, "chunk_rows": 64}
+    first = opened("plain", folder, **sizes).info.identity
+    assert opened("plain", **sizes).info.identity == first
+    shipped = json.loads((folder / SHIPPED).read_text())
+    (folder / SHIPPED).write_text(json.dumps([(n + 1) % 100 for n in shipped]))
+    assert opened("plain", folder, **sizes).info.identity != first
+
+
 def test_a_packed_table_is_widened_row_by_row() -> None:
     generator = np.random.default_rng(0)
     values = torch.from_numpy(generator.standard_normal((50, 64)).astype("float32"))

@@ -8,10 +8,12 @@ import torch
 from tensorfold.core.engine.batch import Run
 from tensorfold.core.engine.replay import replay
 from tensorfold.core.engine.torch_engine import TorchEngine
+from tensorfold.core.engine_api import Sampling
 from tensorfold.core.family_api import Cut
 from tensorfold.core.state_spec import PerToken
 from tests.cpu.driving import claim, forward, same_state, some_tokens
 from tests.cpu.dsv41.engines import MODES, WINDOW_ROWS, live, opened, state_after
+from tests.cpu.test_drafting import job, replies
 
 
 def test_every_cut_of_a_prompt_leaves_its_rows_and_state_as_they_are(engine: TorchEngine) -> None:
@@ -107,3 +109,16 @@ def test_nothing_of_other_streams_or_of_recycled_storage_comes_in(engine: TorchE
         buffer.copy_(kept[name])
     engine.storage.release(seat)
     assert torch.equal(torch.cat([*first.logits, *second.logits]), wanted.logits)
+
+
+@pytest.mark.parametrize("chunk_rows", [1, 7, 33])
+def test_chunks_of_any_size_give_the_same_replies(engine: TorchEngine, chunk_rows: int) -> None:
+    numerics = "faithful" if engine.model.config.faithful else "plain"  # type: ignore[attr-defined]
+    cut = opened(numerics, chunk_rows=chunk_rows)
+    jobs = [
+        job(number, some_tokens(length, seed=length), 7, Sampling(temperature=1.0))
+        for number, length in enumerate((1, 20, 70, 33))
+    ]
+    found, wanted = replies(cut, jobs), replies(engine, jobs)
+    assert found.tokens == wanted.tokens
+    assert found.logprobs == wanted.logprobs
