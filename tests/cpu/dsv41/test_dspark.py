@@ -17,13 +17,14 @@ from tensorfold.core.engine import batch
 from tensorfold.core.engine.batch import Run
 from tensorfold.core.engine.state import Seat, Storage, allocate
 from tensorfold.core.engine.torch_engine import TorchEngine
+from tensorfold.core.ops.rounding import fp8_round
 from tensorfold.families.dsv41 import names
 from tensorfold.families.dsv41.config import Config, read
 from tensorfold.families.dsv41.draft import Block, Dspark, highest
 from tensorfold.families.dsv41.model import Dsv41
 from tensorfold.families.dsv41.plugin import FAMILY
 from tests.cpu.driving import some_tokens
-from tests.cpu.dsv41.engines import CKPT, opened
+from tests.cpu.dsv41.engines import CKPT, MODES, opened
 
 DRAFTING = {
     "num_nextn_predict_layers": 3,
@@ -62,9 +63,11 @@ def drafting_checkpoint(folder: Path) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def drafting(tmp_path_factory: pytest.TempPathFactory) -> TorchEngine:
-    return opened("plain", drafting_checkpoint(tmp_path_factory.mktemp("drafting")))
+@pytest.fixture(scope="module", params=MODES)
+def drafting(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> TorchEngine:
+    return opened(request.param, drafting_checkpoint(tmp_path_factory.mktemp("drafting")))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +114,9 @@ class Twin:
         self.w = {name: tensor.double() for name, tensor in stored.items()}
         self.config = config
 
+    def narrow(self, x: Tensor) -> Tensor:
+        return fp8_round(x) if self.config.faithful else x
+
     def norm(self, x: Tensor, name: str | None = None) -> Tensor:
         normed = x / torch.sqrt((x * x).mean() + 1e-20)
         return normed if name is None else normed * self.w[name]
@@ -128,10 +134,12 @@ class Twin:
 
     def kept(self, taps: Tensor, position: int, stage: int) -> Tensor:
         """A stage's row for a position of the main model."""
-        main = self.norm(self.w["mtp.0.main_proj.weight"] @ taps.double(), "mtp.0.main_norm.weight")
+        main = self.norm(
+            self.w["mtp.0.main_proj.weight"] @ self.narrow(taps.double()), "mtp.0.main_norm.weight"
+        )
         where = f"mtp.{stage}.attn."
-        kv = self.norm(self.w[where + "wkv.weight"] @ main, where + "kv_norm.weight")
-        return self.turned(kv, position)
+        kv = self.norm(self.w[where + "wkv.weight"] @ self.narrow(main), where + "kv_norm.weight")
+        return self.narrow(self.turned(kv, position))
 
     def mixes(self, streams: Tensor, where: str) -> tuple[Tensor, Tensor, Tensor]:
         flat = streams.flatten()
@@ -147,10 +155,11 @@ class Twin:
         return pre, post, comb
 
     def swiglu(self, x: Tensor, where: str, weight: float) -> Tensor:
-        limit = self.config.swiglu_limit
+        limit, x = self.config.swiglu_limit, self.narrow(x)
         gate = (self.w[where + ".w1.weight"] @ x).clamp(max=limit)
         up = (self.w[where + ".w3.weight"] @ x).clamp(-limit, limit)
-        return self.w[where + ".w2.weight"] @ (weight * torch.nn.functional.silu(gate) * up)
+        hidden = weight * torch.nn.functional.silu(gate) * up
+        return self.w[where + ".w2.weight"] @ self.narrow(hidden)
 
     def moe(self, x: Tensor, where: str) -> Tensor:
         logits = self.w[where + ".gate.weight"] @ x
@@ -169,12 +178,14 @@ class Twin:
     ) -> list[Tensor]:
         keys = list(context)
         for place, x in enumerate(rows):
-            kv = self.norm(self.w[where + "wkv.weight"] @ x, where + "kv_norm.weight")
-            keys.append(self.turned(kv, start + place))
+            kv = self.w[where + "wkv.weight"] @ self.narrow(x)
+            kv = self.norm(kv, where + "kv_norm.weight")
+            keys.append(self.narrow(self.turned(kv, start + place)))
         key = torch.stack(keys)
         found = []
         for place, x in enumerate(rows):
-            down = self.norm(self.w[where + "wq_a.weight"] @ x, where + "q_norm.weight")
+            down = self.w[where + "wq_a.weight"] @ self.narrow(x)
+            down = self.narrow(self.norm(down, where + "q_norm.weight"))
             q = (self.w[where + "wq_b.weight"] @ down).view(4, 64)
             heads = []
             for head in range(4):
@@ -185,7 +196,7 @@ class Twin:
             joined = torch.cat(heads).view(2, 128)
             down_2 = self.w[where + "wo_a.weight"].view(2, 32, 128)
             z = torch.cat([down_2[group] @ joined[group] for group in range(2)])
-            found.append(self.w[where + "wo_b.weight"] @ z)
+            found.append(self.w[where + "wo_b.weight"] @ self.narrow(z))
         return found
 
     def propose(
