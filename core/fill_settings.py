@@ -19,8 +19,8 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "fill_many": True,
         "fill_rounds": 1,
         "fill_cut_in": 512,
-        "fill_drain": 4096,
-        "fill_pack": 2048,
+        "fill_drain": 1024,
+        "fill_pack": 1024,
     },
 }
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import shutil
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, TextIO
 
@@ -22,6 +25,15 @@ if TYPE_CHECKING:
 PATIENCE_SECONDS = 0.5
 # The speed is told over this long.
 SPEED_SECONDS = 1.0
+
+
+def own_command() -> str:
+    """What a person types here to run this installation's command."""
+    script = Path(sys.executable).with_name("tensorfold")
+    found = shutil.which("tensorfold")
+    if not script.exists() or (found is not None and Path(found) == script):
+        return "tensorfold"
+    return str(script.relative_to(Path.cwd()) if script.is_relative_to(Path.cwd()) else script)
 
 
 class LoadBar:
@@ -102,7 +114,7 @@ class StatusLine:
         """Tell where the server listens, and start the line."""
         base = "" if address == BASE else f" --base {address}"
         print(
-            f'Ready at {address}/v1. Try: tensorfold ask "Hello"{base}. Ctrl-C ends it.',
+            f'Ready at {address}/v1. Try: {own_command()} ask "Hello"{base}. Ctrl-C ends it.',
             file=self.stream,
             flush=True,
         )

@@ -15,7 +15,7 @@ from tensorfold.core.backend_api import EngineOrder
 from tensorfold.core.checkpoint import Checkpoint, identity, open_checkpoint, read_config
 from tensorfold.core.engine import checks, optable
 from tensorfold.core.engine.optable import Candidate, Candidates
-from tensorfold.core.engine.probe import model_calls
+from tensorfold.core.engine.probe import Sizes, exercise, model_calls
 from tensorfold.core.engine.state import Storage, allocate, bytes_needed
 from tensorfold.core.engine.torch_engine import TorchEngine
 from tensorfold.core.engine_api import Info
@@ -86,6 +86,9 @@ def open_torch_engine(order: EngineOrder, device: Device) -> TorchEngine:
         if order.settings.compile:
             ops, compiled = device.graph(ops)
         model = loaded.family.model(loaded.config, loaded.weights, ops, storage.buffers, compiled)
+        if compiled is not None:
+            order.progress("compiling", 0, 0)
+            exercise(model, storage, sizes_of(loaded, device))
         drafter = None
         if loaded.drafts:
             drafter = loaded.family.drafter(
@@ -184,12 +187,18 @@ def choose_ops(
         lambda ops: loaded.family.model(loaded.config, loaded.weights, ops, storage.buffers),
         device.candidates,
         storage,
+        sizes_of(loaded, device),
+    )
+    return checks.choose(device.candidates, calls, loaded.context, device.verdict)
+
+
+def sizes_of(loaded: Loaded, device: Device) -> Sizes:
+    return Sizes(
         tile=device.tile,
         context=loaded.context,
         vocab_size=loaded.family.vocab_size(loaded.config),
         window_rows=loaded.window_rows,
     )
-    return checks.choose(device.candidates, calls, loaded.context, device.verdict)
 
 
 def file_digests(folder: Path, names: Sequence[str]) -> dict[str, str]:

@@ -7,6 +7,7 @@ are zeroed afterwards.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -28,22 +29,30 @@ WINDOW_ROWS = 2
 CONTEXT = 8192
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sizes:
+    """What decides which shapes a model's forwards have."""
+
+    tile: int
+    context: int
+    vocab_size: int
+    window_rows: int
+
+
 def model_calls(
-    model_of: Callable[[Ops], Model],
-    candidates: Candidates,
-    storage: Storage,
-    *,
-    tile: int,
-    context: int,
-    vocab_size: int,
-    window_rows: int,
+    model_of: Callable[[Ops], Model], candidates: Candidates, storage: Storage, sizes: Sizes
 ) -> list[Call]:
     """Every distinct call of an op, by name and shapes, with the arguments of its first time."""
-    generator = torch.Generator().manual_seed(0)
-    context = min(context, CONTEXT)
     volatile = {buffer.untyped_storage().data_ptr() for buffer in storage.buffers.values()}
     calls: dict[tuple[Any, ...], Call] = {}
-    model = model_of(optable.recording(candidates, calls, volatile))
+    exercise(model_of(optable.recording(candidates, calls, volatile)), storage, sizes)
+    return list(calls.values())
+
+
+def exercise(model: Model, storage: Storage, sizes: Sizes) -> None:
+    """Run forwards of every kind and width; storage is left as it was, all zero."""
+    generator = torch.Generator().manual_seed(0)
+    context = min(sizes.context, CONTEXT)
     seats = [storage.claim(context) for _ in range(min(storage.lanes, STREAMS))]
     touched = list(touched_rows(storage, seats))
     for rows in touched:
@@ -51,10 +60,10 @@ def model_calls(
     try:
         length = min(PROMPT_ROWS, context)
         page = storage.spec.page
-        tokens = torch.randint(0, vocab_size, (length,), generator=generator).tolist()
+        tokens = torch.randint(0, sizes.vocab_size, (length,), generator=generator).tolist()
 
         def forward(runs: list[Run], prompt: bool) -> None:
-            built = batch.build(runs, storage, prompt=prompt, tile=tile, context=context)
+            built = batch.build(runs, storage, prompt=prompt, tile=sizes.tile, context=context)
             hidden_RD = model.prompt(built) if prompt else model.window(built)
             if not prompt:
                 model.settle(built, built.count_B)
@@ -62,7 +71,10 @@ def model_calls(
 
         for start in sorted({0, (context - length) // page * page}):
             forward([Run(tokens, seats[0].lane, start)], True)
-        window = tokens[: min(WINDOW_ROWS, window_rows, context)]
+        window = tokens[: min(WINDOW_ROWS, sizes.window_rows, context)]
+        # One block and one stream, whose sizes of one are shapes of their own to a compiler.
+        forward([Run(tokens[: page // 2], seats[0].lane, 0)], True)
+        forward([Run(window[:1], seats[0].lane, 0)], False)
         # Every size that visible tokens are rounded up to, since lists are made as wide.
         for width in batch.widths(context):
             start = min(width, context) - len(window)
@@ -74,7 +86,6 @@ def model_calls(
         for rows in touched:
             rows.zero_()
         storage.peak = 0
-    return list(calls.values())
 
 
 def touched_rows(storage: Storage, seats: Sequence[Seat]) -> Iterator[Tensor]:

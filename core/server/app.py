@@ -200,8 +200,9 @@ def run(
         async with serving(
             engine=engine, text=text, settings=settings, model=model, aliases=aliases
         ) as here:
-            LOG.info("serving %s at %s", model, here.address)
-            if ready is not None:
+            if ready is None:
+                LOG.info("serving %s at %s", model, here.address)
+            else:
                 ready(here.address)
             return await until_over(here, signals, status or ignore)
 

@@ -55,7 +55,7 @@ def test_a_preset_reaches_info_cut_to_what_the_engine_does() -> None:
         settings = Settings(fill="smooth", chunk_rows=chunk_rows, fill_drain=100)
         info = FakeBackend().engine(EngineOrder(settings=settings)).info
         assert (info.fill_chunks, info.fill_many, info.fill_rounds) == (1, True, 1)
-        assert (info.fill_cut_in, info.fill_drain, info.fill_pack) == (cut_in, 100, 2048)
+        assert (info.fill_cut_in, info.fill_drain, info.fill_pack) == (cut_in, 100, 1024)
 
 
 @pytest.mark.parametrize("values", [{"chunk_rows": 50}, {"fill_pack": 5000}, {"fill_chunks": 99}])

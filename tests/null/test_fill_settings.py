@@ -73,8 +73,8 @@ SMOOTH = {
     "fill_many": True,
     "fill_rounds": 1,
     "fill_cut_in": 512,
-    "fill_drain": 4096,
-    "fill_pack": 2048,
+    "fill_drain": 1024,
+    "fill_pack": 1024,
 }
 ROOMY = {"chunk_rows": 2048, "context": 1 << 20, "pack_rows": 8192}
 

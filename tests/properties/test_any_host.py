@@ -47,7 +47,7 @@ def test_a_host_that_chooses_by_a_wrong_rule_is_caught(make: Callable[[], NextFi
 
     few = settings(
         CHOSEN,
-        max_examples=500,
+        max_examples=2000,
         stateful_step_count=50,
         derandomize=True,
         phases=[Phase.generate],
