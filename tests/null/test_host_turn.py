@@ -268,7 +268,7 @@ def test_a_landed_window_of_several_tokens_is_one_delivery() -> None:
     assert isinstance(rig.reader.batches[0][0], Delivery)
 
 
-def test_the_reply_is_the_formula_of_the_issue() -> None:
+def test_the_reply_is_the_formula() -> None:
     made = job(2, rows=5, most=7)
     history = list(prompt_of(5, 2))
     for _ in range(7):
