@@ -43,6 +43,11 @@ class Checkpoint:
             raise StartError(f"{self.folder} lacks {told(missing)}")
         config_file = self.folder / "config.json"
         declared = declared_dtype(read_config(self.folder)) if config_file.is_file() else None
+        if declared is not None and declared not in PLAIN_DTYPES:
+            raise StartError(
+                f"{config_file}: dtype is {declared!r}, which is not read yet "
+                f"({', '.join(PLAIN_DTYPES)} are)"
+            )
         for spec in specs:
             check_tensor(self.place[spec.name].path, self.stored(spec.name), spec.shape, declared)
         wanted = {spec.name for spec in specs}

@@ -307,6 +307,13 @@ def test_a_dtype_that_the_config_does_not_say_is_refused(
         checkpoint.check(SPECS[:1], never)
 
 
+def test_a_dtype_that_no_reader_knows_is_refused_whatever_the_tensors_are(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"dtype": "int8"}))
+    checkpoint = opened(tmp_path, shard_bytes({"a": entry(0, 2, [1], "BF16")}, bytes(2)))
+    with pytest.raises(StartError, match=r"config\.json: dtype is 'int8', which is not read yet"):
+        checkpoint.check(SPECS[:1], never)
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [
