@@ -1,0 +1,46 @@
+"""A row draws the same token and has the same log-probabilities in any company, whatever the
+vocabulary's size: rows of odd sizes lie at odd places in memory."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tensorfold.core.engine import noise, sampling
+from tensorfold.core.engine.sampling import Draw
+from tensorfold.core.engine_api import Sampling
+
+ROWS = 9
+SIZES = (1, 2, 3, 5, 17, 97, 101, 160, 163, 1000, 4096, 4099, 40_001)
+HOW = (
+    Sampling(),
+    Sampling(temperature=1.0),
+    Sampling(temperature=0.7, top_k=40, top_p=0.9),
+    Sampling(temperature=1.3, top_p=0.5, min_p=0.02),
+)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_row_has_its_tokens_and_log_probabilities_in_any_company(size: int) -> None:
+    generator = torch.Generator().manual_seed(size)
+    logits_SV = torch.randn(ROWS, size, generator=generator) * 4
+    steps_V = noise.token_steps(size, torch.device("cpu"))
+    most = min(5, size)
+    for row in range(ROWS):
+        alone_V = logits_SV[row].clone()
+        token = row % size
+        wanted = sampling.logprobs(alone_V, token, most)
+        assert sampling.logprobs(logits_SV[row], token, most) == wanted
+    for how in HOW:
+        draws = [Draw(sampling=how, seed=row - 4, position=7 * row) for row in range(ROWS)]
+        alone = [
+            sampling.draw(logits_SV[row : row + 1].clone(), [draws[row]], steps_V)[0]
+            for row in range(ROWS)
+        ]
+        for count in range(1, ROWS + 1):
+            assert sampling.draw(logits_SV[:count], draws[:count], steps_V) == alone[:count]
+        mixed = [Draw(sampling=HOW[row % 4], seed=row, position=row) for row in range(ROWS)]
+        together = sampling.draw(logits_SV, mixed, steps_V)
+        for row in range(ROWS):
+            own = sampling.draw(logits_SV[row : row + 1].clone(), [mixed[row]], steps_V)
+            assert own == [together[row]]
