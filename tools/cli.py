@@ -29,6 +29,7 @@ TOOLS = {
     "models": Tool("models", "list the bundled models"),
     "plugins": Tool("show_plugins", "list backends and families, and why some cannot run here"),
     "check": Tool("check", "run the op contract of the backends that can run here"),
+    "selfcheck": Tool("selfcheck", "check a served model's promises from a client's side"),
     "parity": Tool("parity", "compare a checkpoint's forward with its golden results"),
     "eval": Tool("eval_tiny", "judge a bundled model's replies to its held-out prompts"),
 }
