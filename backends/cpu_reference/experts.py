@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
 from tensorfold.backends.cpu_reference.products import Products, pad_rows
-from tensorfold.core.ops.experts import clamped_swiglu, ranges
+from tensorfold.core.ops.experts import clamped_swiglu
 from tensorfold.core.ops.experts_weighted import weighted
 from tensorfold.core.ops.linear_parts import tree
 
@@ -29,6 +30,8 @@ def experts(
     gate_up_EDI: Tensor,
     down_EID: Tensor,
     limit: float,
+    first: int,
+    parts: int,
 ) -> Tensor:
     def hidden(gate_up: Tensor, weight: Tensor) -> Tensor:
         return clamped_swiglu(gate_up, limit)
@@ -36,7 +39,7 @@ def experts(
     def out(rows: Tensor, weight: Tensor) -> Tensor:
         return weight * rows
 
-    return run(p, x_RD, ids_RK, weight_RK, gate_up_EDI, down_EID, hidden, out)
+    return run(p, x_RD, ids_RK - first, weight_RK, gate_up_EDI, down_EID, parts, hidden, out)
 
 
 def experts_weighted(
@@ -48,6 +51,8 @@ def experts_weighted(
     down_EID: Tensor,
     limit: float,
     rounded: bool,
+    first: int,
+    parts: int,
 ) -> Tensor:
     def hidden(gate_up: Tensor, weight: Tensor) -> Tensor:
         return weighted(gate_up, weight, limit, rounded)
@@ -55,7 +60,7 @@ def experts_weighted(
     def out(rows: Tensor, weight: Tensor) -> Tensor:
         return rows
 
-    return run(p, x_RD, ids_RK, weight_RK, gate_up_EDI, down_EID, hidden, out)
+    return run(p, x_RD, ids_RK - first, weight_RK, gate_up_EDI, down_EID, parts, hidden, out)
 
 
 def run(
@@ -65,12 +70,16 @@ def run(
     weight_RK: Tensor,
     gate_up_EDI: Tensor,
     down_EID: Tensor,
+    parts: int,
     hidden: Step,
     out: Step,
 ) -> Tensor:
-    """`hidden` is between the products, `out` after them; a weight of zero gives zeros."""
+    """`hidden` is between the products, `out` after them; a weight of zero gives zeros.
+
+    `ids_RK` count from the first expert held; others are of experts that are not.
+    """
     form = dense if p.library and x_RD.shape[0] <= DENSE_ROWS else apart
-    return form(p, x_RD, ids_RK, weight_RK, gate_up_EDI, down_EID, hidden, out)
+    return form(p, x_RD, ids_RK, weight_RK, gate_up_EDI, down_EID, parts, hidden, out)
 
 
 def dense(
@@ -80,18 +89,20 @@ def dense(
     weight_RK: Tensor,
     gate_up_EDI: Tensor,
     down_EID: Tensor,
+    parts: int,
     hidden: Step,
     out: Step,
 ) -> Tensor:
     """Every expert in one batched product, the weights of those not chosen being zero."""
     rows, num_experts = x_RD.shape[0], gate_up_EDI.shape[0]
     x_RD = pad_rows(x_RD, p.tile)
-    weight_RE = weight_RK.new_zeros(x_RD.shape[0], num_experts)
-    weight_RE[:rows].scatter_(1, ids_RK, weight_RK)
-    weight_ER1 = weight_RE.T[:, :, None]
+    # One expert past the end takes the picks of experts that are not held.
+    held_RK = (ids_RK >= 0) & (ids_RK < num_experts)
+    weight_RE = weight_RK.new_zeros(x_RD.shape[0], num_experts + 1)
+    weight_RE[:rows].scatter_(1, torch.where(held_RK, ids_RK, num_experts), weight_RK)
+    weight_ER1 = weight_RE[:, :-1].T[:, :, None]
     hidden_ERI = hidden(p.batch(x_RD.expand(num_experts, -1, -1), gate_up_EDI), weight_ER1)
     out_ERD = out(p.batch(hidden_ERI, down_EID), weight_ER1)
-    parts = ranges(num_experts)
     out_PERD = out_ERD.view(parts, num_experts // parts, *x_RD.shape)
     sums_PRD = out_PERD[:, 0]
     for expert in range(1, num_experts // parts):
@@ -106,11 +117,11 @@ def apart(
     weight_RK: Tensor,
     gate_up_EDI: Tensor,
     down_EID: Tensor,
+    parts: int,
     hidden: Step,
     out: Step,
 ) -> Tensor:
     num_experts = gate_up_EDI.shape[0]
-    parts = ranges(num_experts)
     sums_PRD = x_RD.new_zeros(parts, *x_RD.shape)
     for expert in range(num_experts):
         row, pick = (ids_RK == expert).nonzero(as_tuple=True)

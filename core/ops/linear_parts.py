@@ -14,17 +14,20 @@ from tensorfold.core.ops.contract import Case, OpSpec, normal
 PARTS = 8
 
 
-def split(w_NK: Tensor) -> Tensor:
-    """[N, K] to the op's weight [parts, K / parts, N]."""
+def split(w_NK: Tensor, parts: int | None = None) -> Tensor:
+    """[N, K] to the op's weight [parts, K / parts, N]; a rank's own run of K has fewer parts."""
     n, k = w_NK.shape
-    parts = PARTS if k % PARTS == 0 else 1
+    if parts is None:
+        parts = PARTS if k % PARTS == 0 else 1
     return w_NK.reshape(n, parts, k // parts).permute(1, 2, 0).contiguous()
 
 
 def tree(parts_PRN: Tensor) -> Tensor:
-    """Adds the parts pairwise, neighbours first."""
+    """Adds the parts pairwise, neighbours first; of an odd number the last waits for the next."""
     while parts_PRN.shape[0] > 1:
-        parts_PRN = parts_PRN[0::2] + parts_PRN[1::2]
+        even = parts_PRN.shape[0] // 2 * 2
+        sums_PRN = parts_PRN[0:even:2] + parts_PRN[1:even:2]
+        parts_PRN = torch.cat([sums_PRN, parts_PRN[even:]]) if even < len(parts_PRN) else sums_PRN
     return parts_PRN[0]
 
 

@@ -62,6 +62,8 @@ def moe(config: Config, ops: Ops, w: Moe, top: int, x_RD: Tensor) -> Tensor:
         w.down_EID,
         config.swiglu_limit,
         config.faithful,
+        w.first,
+        w.parts,
     )
     return routed + shared(config, ops, w.shared, narrow_RD)
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from tensorfold.core.ops.experts import ranges
 from tensorfold.core.ops.linear_parts import split
 from tensorfold.families.dsv41.config import Config
 from tensorfold.families.dsv41.engram import Hashing, Table, hashing
@@ -66,10 +67,14 @@ class Mlp(NamedTuple):
 
 
 class Moe(NamedTuple):
+    """The experts from id `first` on, in `parts` ranges that are summed apart."""
+
     router: Tensor
     bias: Tensor
     gate_up_EDI: Tensor
     down_EID: Tensor
+    first: int
+    parts: int
     shared: Mlp
 
 
@@ -172,6 +177,8 @@ def moe(take: Take, experts: int) -> Moe:
         bias=take("ffn.gate.bias"),
         gate_up_EDI=torch.stack(gate_up).contiguous(),
         down_EID=torch.stack(down).contiguous(),
+        first=0,
+        parts=ranges(experts),
         shared=Mlp(torch.cat(shared), split(take("ffn.shared_experts.w2.weight"))),
     )
 

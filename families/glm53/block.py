@@ -42,7 +42,16 @@ def moe(config: Config, ops: Ops, w: Moe, x_RD: Tensor) -> Tensor:
         config.routed_scale,
         config.normalise,
     )
-    routed = ops.experts(x_RD, ids_RK, weight_RK, w.gate_up_EDI, w.down_EID, config.swiglu_limit)
+    routed = ops.experts(
+        x_RD,
+        ids_RK,
+        weight_RK,
+        w.gate_up_EDI,
+        w.down_EID,
+        config.swiglu_limit,
+        w.first,
+        w.parts,
+    )
     return routed + mlp(config, ops, w.shared, x_RD)
 
 

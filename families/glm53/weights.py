@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from tensorfold.core.ops.experts import ranges
 from tensorfold.core.ops.linear_parts import split
 from tensorfold.families.glm53.config import Config
 from tensorfold.families.glm53.names import PREFIX
@@ -63,10 +64,14 @@ class Mlp(NamedTuple):
 
 
 class Moe(NamedTuple):
+    """The experts from id `first` on, in `parts` ranges that are summed apart."""
+
     router: Tensor
     bias: Tensor
     gate_up_EDI: Tensor
     down_EID: Tensor
+    first: int
+    parts: int
     shared: Mlp
 
 
@@ -167,6 +172,8 @@ def moe(config: Config, take: Take) -> Moe:
         bias=take("mlp.gate.e_score_correction_bias"),
         gate_up_EDI=torch.stack(gate_up).contiguous(),
         down_EID=torch.stack(down).contiguous(),
+        first=0,
+        parts=ranges(config.experts),
         shared=mlp(take, "mlp.shared_experts"),
     )
 
