@@ -1,4 +1,7 @@
-"""Runs the op contract: one SUMMARY line a backend; the exit status tells whether all held."""
+"""Runs the op contract: one SUMMARY line a backend; the exit status tells whether all held.
+
+A backend that cannot run on this machine says why in its line and does not count.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +27,14 @@ def main(arguments: Sequence[str]) -> int:
     if name:
         chosen = [choose_backend(installed, name)]
     else:
-        every = [offer.value for _, offer in sorted(installed.backends.items())]
-        chosen = [backend for backend in every if standing(backend) is None]
-    if not chosen:
+        chosen = [offer.value for _, offer in sorted(installed.backends.items())]
+    lacking = [standing(backend) for backend in chosen]
+    if None not in lacking:
         raise StartError(f"no backend can run here ({list_backends(installed)})")
-    held = [backend.check(report) for backend in chosen]
-    return 0 if all(held) else 1
+    held = True
+    for backend, why in zip(chosen, lacking, strict=True):
+        if why is None:
+            held = backend.check(report) and held
+        else:
+            report(f"SUMMARY {backend.name}: not run, since {why}")
+    return 0 if held else 1

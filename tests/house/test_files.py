@@ -8,7 +8,17 @@ from pathlib import Path
 CHECKOUT = Path(__file__).resolve().parents[2]
 FOLDERS = ("backends", "core", "families", "plugins", "tests", "tools")
 MOST_LINES = 400
-TEST_FOLDERS = {"bench", "cpu", "data", "device", "house", "null", "properties", "served"}
+TEST_FOLDERS = {
+    "bench",
+    "cpu",
+    "data",
+    "device",
+    "house",
+    "interpreter",
+    "null",
+    "properties",
+    "served",
+}
 TEXTS = {".py", ".md", ".toml", ".txt", ".jinja", ".html", ".css", ".js", ".yml"}
 
 # A path of somebody's machine, or a word on how the project is tracked.

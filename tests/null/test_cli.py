@@ -333,7 +333,8 @@ def test_check_runs_what_can_run_here_and_its_exit_status_tells(
 
     installed(checks("a", True), checks("b", False), backend("gpu", "no CUDA device"))
     assert cli.main(["check"]) == 1
-    assert capsys.readouterr().out == "SUMMARY a ok\nSUMMARY b FAILED\n"
+    told = "SUMMARY a ok\nSUMMARY b FAILED\nSUMMARY gpu: not run, since no CUDA device\n"
+    assert capsys.readouterr().out == told
     assert cli.main(["check", "--backend", "a"]) == 0
     assert capsys.readouterr().out == "SUMMARY a ok\n"
     installed(backend("gpu", "no CUDA device"))

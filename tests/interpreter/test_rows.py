@@ -1,0 +1,55 @@
+"""Ops whose rows stand alone: right, whole, and with the same bits in any company."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tensorfold.backends.cuda_triton.table import BY_ROW
+from tensorfold.core.engine.checks import outputs
+from tensorfold.core.engine.contract_check import copied, error, leaves_alone
+from tensorfold.core.ops import SPECS, Case, OpSpec
+
+CASES = [
+    pytest.param(spec, case, id=f"{spec.name}-{case.name}")
+    for spec in SPECS
+    if spec.name in BY_ROW
+    for case in spec.cases(torch.Generator().manual_seed(1))
+]
+RUNS = ((0, 1), (1, 3), (4, 9), (0, 16), (1, 18), (3, 36))
+MOST = 37
+
+
+def part(case: Case, first: int, last: int) -> dict[str, Any]:
+    args: Mapping[str, Any] = case.args
+    return copied({k: v[first:last] if k in case.rows else v for k, v in args.items()})
+
+
+def same(small: tuple[Tensor, ...], large: tuple[Tensor, ...], first: int, last: int) -> bool:
+    return all(torch.equal(s, w[first:last]) for s, w in zip(small, large, strict=True))
+
+
+@pytest.mark.parametrize(("spec", "case"), CASES)
+def test_a_kernel_keeps_its_ops_contract(spec: OpSpec, case: Case) -> None:
+    few = Case(name=case.name, args=part(case, 0, 19), rows=case.rows, budget=case.budget)
+    assert error(spec, few, BY_ROW[spec.name]) <= case.budget
+    assert leaves_alone(spec, few, BY_ROW[spec.name])
+
+
+@pytest.mark.parametrize(("spec", "case"), CASES)
+def test_a_rows_bits_do_not_depend_on_its_company(spec: OpSpec, case: Case) -> None:
+    call = BY_ROW[spec.name]
+    whole = outputs(call(*part(case, 0, MOST).values()))
+    for first, last in RUNS:
+        assert same(outputs(call(*part(case, first, last).values())), whole, first, last)
+
+
+@pytest.mark.parametrize(("spec", "case"), CASES)
+def test_no_rows_are_an_empty_result(spec: OpSpec, case: Case) -> None:
+    found = outputs(BY_ROW[spec.name](*part(case, 0, 0).values()))
+    wanted = outputs(spec.shape(*part(case, 0, 0).values()))
+    assert [x.shape for x in found] == [x.shape for x in wanted]
