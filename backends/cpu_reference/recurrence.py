@@ -21,13 +21,14 @@ def kda_steps(
     gate_BWHK: Tensor,
     beta_BWH: Tensor,
     lane_B: Tensor,
+    count_B: Tensor,
     state_LHKV: Tensor,
-) -> tuple[Tensor, Tensor]:
+) -> Tensor:
     streams, width, heads, key = q_BWHK.shape
     many = streams * heads
     state = state_LHKV[lane_B].view(many, key, -1)
     decay_BWHK = torch.exp(gate_BWHK)
-    outputs, states = [], []
+    outputs = []
     for row in range(width):
         k = k_BWHK[:, row].reshape(many, 1, key)
         v = v_BWHV[:, row].reshape(many, 1, -1)
@@ -35,10 +36,9 @@ def kda_steps(
         error = beta_BWH[:, row].reshape(many, 1, 1) * (v - p.batch(k, state))
         state = torch.addcmul(state, k.transpose(1, 2), error)
         outputs.append(p.batch(q_BWHK[:, row].reshape(many, 1, key), state))
-        states.append(state)
-    shape = (streams, heads)
-    output_BWHV = torch.stack([part.view(*shape, -1) for part in outputs], 1)
-    return output_BWHV, torch.stack([part.view(*shape, key, -1) for part in states], 1)
+        ends = count_B == row + 1
+        state_LHKV[lane_B[ends]] = state.view(streams, heads, key, -1)[ends]
+    return torch.stack([part.view(streams, heads, -1) for part in outputs], 1)
 
 
 def decayed(p: Products, a: Tensor, k: Tensor, total: Tensor) -> Tensor:

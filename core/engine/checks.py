@@ -26,7 +26,7 @@ ROW_ARGUMENTS: Mapping[str, tuple[int, ...]] = {
     "hc_split": (0,),
     "hc_join": (0, 1, 2, 3),
     "short_conv": (0, 2),
-    "kda_steps": (0, 1, 2, 3, 4, 5),
+    "kda_steps": (0, 1, 2, 3, 4, 5, 6),
     "pool_keys": (0, 1),
     "pick_tokens": (0, 1, 4, 5),
     "latent_attention": (0, 3, 4),
@@ -49,6 +49,15 @@ def outputs(result: Any) -> tuple[Tensor, ...]:
     return result if isinstance(result, tuple) else (result,)
 
 
+def by_row(name: str, run: Callable[..., Any], args: Sequence[Any]) -> tuple[Tensor, ...]:
+    """A call's outputs; for `kda_steps` also the states it leaves, of a state of its own."""
+    if name != "kda_steps":
+        return outputs(run(*args))
+    *inputs, lane_B, count_B, state = args
+    state = state.clone()
+    return (*outputs(run(*inputs, lane_B, count_B, state)), state[lane_B])
+
+
 def rows_keep_bits(call: Call, run: Callable[..., Any]) -> bool:
     """Whether runs of rows give the bits they have in the whole call, twice the same."""
     positions = ROW_ARGUMENTS.get(call.name)
@@ -58,8 +67,8 @@ def rows_keep_bits(call: Call, run: Callable[..., Any]) -> bool:
     if call.name == "short_conv":
         # Sources name rows of u by number: give every row a history source of its own instead.
         args[2] = args[2] % (args[1].shape[0] * args[1].shape[1])
-    whole = outputs(run(*args))
-    if not all(map(torch.equal, whole, outputs(run(*args)))):
+    whole = by_row(call.name, run, args)
+    if not all(map(torch.equal, whole, by_row(call.name, run, args))):
         return False
     rows = args[positions[0]].shape[0]
     for first, last in RUNS:
@@ -70,7 +79,7 @@ def rows_keep_bits(call: Call, run: Callable[..., Any]) -> bool:
             part[position] = args[position][first:last].contiguous()
         if not all(
             torch.equal(small, large[first:last])
-            for small, large in zip(outputs(run(*part)), whole, strict=True)
+            for small, large in zip(by_row(call.name, run, part), whole, strict=True)
         ):
             return False
     return True

@@ -76,7 +76,7 @@ class Ops:
     hc_split: Callable[..., tuple[Tensor, Tensor, Tensor]]
     hc_join: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
     short_conv: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-    kda_steps: Callable[..., tuple[Tensor, Tensor]]
+    kda_steps: Callable[..., Tensor]
     kda_blocks: Callable[..., Tensor]
     pool_keys: Callable[[Tensor, Tensor, Tensor], Tensor]
     pick_tokens: Callable[..., Tensor]

@@ -31,14 +31,17 @@ def reference(
     gate_BWHK: Tensor,
     beta_BWH: Tensor,
     lane_B: Tensor,
+    count_B: Tensor,
     state_LHKV: Tensor,
-) -> tuple[Tensor, Tensor]:
-    """Outputs [B, W, H, V] and the state after each row, [B, W, H, K, V]; nothing is written.
+) -> Tensor:
+    """Outputs [B, W, H, V]; writes each lane's state after the first count_B of its W rows.
 
-    gate is the logarithm of the decay. A row with k, gate and beta zero leaves the state as it is.
+    gate is the logarithm of the decay. A count of 0 leaves the lane's state as it is, so rows that
+    may be rejected are run once for their outputs and again, with their count, when it is known. A
+    lane with a count stands in lane_B once.
     """
     state = state_LHKV[lane_B]
-    outputs, states = [], []
+    outputs, states = [], [state]
     for row in range(q_BWHK.shape[1]):
         state, output = step(
             state,
@@ -50,7 +53,10 @@ def reference(
         )
         outputs.append(output)
         states.append(state)
-    return torch.stack(outputs, 1), torch.stack(states, 1)
+    kept = torch.stack(states, 1)[torch.arange(lane_B.shape[0], device=lane_B.device), count_B]
+    written = count_B > 0
+    state_LHKV[lane_B[written]] = kept[written]
+    return torch.stack(outputs, 1)
 
 
 def shape(
@@ -60,9 +66,10 @@ def shape(
     gate_BWHK: Tensor,
     beta_BWH: Tensor,
     lane_B: Tensor,
+    count_B: Tensor,
     state_LHKV: Tensor,
-) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(v_BWHV), state_LHKV.new_empty(*q_BWHK.shape[:2], *state_LHKV.shape[1:])
+) -> Tensor:
+    return torch.empty_like(v_BWHV)
 
 
 def unit(x: Tensor) -> Tensor:
@@ -72,17 +79,18 @@ def unit(x: Tensor) -> Tensor:
 def cases(generator: torch.Generator) -> list[Case]:
     found = []
     for width, size in ((1, 64), (3, 16), (8, 64)):
-        lanes, heads = 17, 4
+        lanes, heads = 75, 4
         args = {
             "q_BWHK": unit(normal(generator, 72, width, heads, size)) * size**-0.5,
             "k_BWHK": unit(normal(generator, 72, width, heads, size)),
             "v_BWHV": normal(generator, 72, width, heads, size),
             "gate_BWHK": -5 * uniform(generator, 72, width, heads, size),
             "beta_BWH": uniform(generator, 72, width, heads),
-            "lane_B": whole(generator, 0, lanes, 72),
+            "lane_B": torch.randperm(lanes, generator=generator)[:72],
+            "count_B": whole(generator, 0, width + 1, 72),
             "state_LHKV": normal(generator, lanes, heads, size, size),
         }
-        rows = ("q_BWHK", "k_BWHK", "v_BWHV", "gate_BWHK", "beta_BWH", "lane_B")
+        rows = ("q_BWHK", "k_BWHK", "v_BWHV", "gate_BWHK", "beta_BWH", "lane_B", "count_B")
         found.append(Case(name=f"{width}x{size}", args=args, rows=rows, budget=5e-6))
     return found
 
@@ -90,10 +98,11 @@ def cases(generator: torch.Generator) -> list[Case]:
 OP = OpSpec(
     name="kda_steps",
     schema=(
-        "(Tensor q, Tensor k, Tensor v, Tensor gate, Tensor beta, Tensor lane, Tensor state)"
-        " -> (Tensor, Tensor)"
+        "(Tensor q, Tensor k, Tensor v, Tensor gate, Tensor beta, Tensor lane, Tensor count,"
+        " Tensor(a!) state) -> Tensor"
     ),
     reference=reference,
     shape=shape,
     cases=cases,
+    mutates=("state_LHKV",),
 )

@@ -26,11 +26,12 @@ INDEX_NORM_EPS = 1e-6
 class Pending(NamedTuple):
     """What a window's KDA layer keeps until it is known how many of its rows count.
 
-    u_RC are the rows before the convolution, states_BWHKV the state after each window row.
+    u_RC are the rows before the convolution; `replay` the recurrence's inputs by window, none
+    where the state is left already.
     """
 
     u_RC: Tensor
-    states_BWHKV: Tensor
+    replay: tuple[Tensor, ...]
 
 
 class KdaInputs(NamedTuple):
@@ -89,16 +90,19 @@ def set_history(state: KdaState, u_RC: Tensor, source_BH: Tensor, lane_B: Tensor
 def kda_window(
     config: Config, ops: Ops, w: Kda, state: KdaState, plan: Plan, rows: Rows, x_RD: Tensor
 ) -> tuple[Tensor, Pending]:
-    """Window rows: the recurrence; the state waits for `kda_settle`."""
+    """Window rows: the recurrence; the state waits for `kda_settle` where a row may be rejected."""
     assert rows.rows_BW is not None
     joined = ops.linear(x_RD, w.in_proj)
     u_RC, inputs, out_gate_RC = kda_inputs(config, ops, w, state, plan, joined)
-    by_window = [over_windows(part, rows.rows_BW) for part in inputs]
-    o_BWHV, states_BWHKV = ops.kda_steps(*by_window, rows.lane_B, state.state_LHKV)
+    by_window = tuple(over_windows(part, rows.rows_BW) for part in inputs)
+    # The first row of a window is never rejected.
+    alone = rows.rows_BW.shape[1] == 1
+    count_B = rows.count_B if alone else torch.zeros_like(rows.count_B)
+    o_BWHV = ops.kda_steps(*by_window, rows.lane_B, count_B, state.state_LHKV)
     # One row past the end takes what the missing rows of short windows gave.
     o_RHV = o_BWHV.new_zeros(x_RD.shape[0] + 1, *o_BWHV.shape[2:])
     o_RHV = o_RHV.index_put((rows.rows_BW,), o_BWHV)[:-1]
-    return kda_output(config, ops, w, o_RHV, out_gate_RC), Pending(u_RC, states_BWHKV)
+    return kda_output(config, ops, w, o_RHV, out_gate_RC), Pending(u_RC, () if alone else by_window)
 
 
 def over_windows(part_R: Tensor, rows_BW: Tensor) -> Tensor:
@@ -108,12 +112,16 @@ def over_windows(part_R: Tensor, rows_BW: Tensor) -> Tensor:
 
 
 def kda_settle(
-    state: KdaState, pending: Pending, rows: Rows, accepted_B: Tensor, source_BH: Tensor
+    ops: Ops,
+    state: KdaState,
+    pending: Pending,
+    rows: Rows,
+    accepted_B: Tensor,
+    source_BH: Tensor,
 ) -> None:
     """Leave the state as after each stream's first accepted_B rows (at least one)."""
-    stream_B = torch.arange(accepted_B.shape[0], device=accepted_B.device)
-    kept = pending.states_BWHKV[stream_B, accepted_B - 1]
-    state.state_LHKV.index_copy_(0, rows.lane_B, kept)
+    if pending.replay:
+        ops.kda_steps(*pending.replay, rows.lane_B, accepted_B, state.state_LHKV)
     set_history(state, pending.u_RC, source_BH, rows.lane_B)
 
 

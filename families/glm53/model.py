@@ -86,7 +86,7 @@ class Glm53:
         for index, pending in self.pending.items():
             state = self.state[index]
             assert isinstance(state, KdaState)
-            kda_settle(state, pending, rows, accepted_B, source_BH)
+            kda_settle(self.ops, state, pending, rows, accepted_B, source_BH)
         self.pending = {}
 
     def logits(self, hidden_RD: Tensor) -> Tensor:

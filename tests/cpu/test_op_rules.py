@@ -127,6 +127,35 @@ def test_rows_of_no_block_are_zero(form: int) -> None:
     assert torch.equal(found[64:], torch.zeros(8, HEADS, SIZE))
 
 
+def steps_call(form: int, *args: Any) -> Tensor:
+    return candidates()["kda_steps"][form].call(*args)
+
+
+@FORMS
+def test_a_window_run_for_its_outputs_and_again_with_its_count_is_its_rows_one_by_one(
+    form: int,
+) -> None:
+    streams, width = 5, 4
+    rows = [part.unflatten(0, (streams, width)) for part in kda_rows(streams * width, None)]
+    lanes, counts = torch.tensor([3, 6, 1, 4, 0]), torch.tensor([0, 4, 1, 3, 2])
+    state, before = start(7), start(7)
+    found = steps_call(form, *rows, lanes, torch.zeros_like(counts), state)
+    assert torch.equal(state, before)
+    assert torch.equal(steps_call(form, *rows, lanes, counts, state), found)
+    for stream, (lane, count) in enumerate(zip(lanes, counts, strict=True)):
+        serial = start(7)
+        for place in range(width):
+            one = [part[stream : stream + 1, place : place + 1] for part in rows]
+            if place == int(count):
+                assert torch.equal(state[lane], serial[lane])
+            out = steps_call(form, *one, lane[None], torch.tensor([1]), serial)
+            assert torch.equal(out[0, 0], found[stream, place])
+        if int(count) == width:
+            assert torch.equal(state[lane], serial[lane])
+    for lane in (2, 3, 5):
+        assert torch.equal(state[lane], before[lane])
+
+
 def picked(form: int, q: Tensor, weight: Tensor, pools: Tensor, position: list[int]) -> list[Any]:
     """Lists over one lane of two pages, four tokens a pool, the best three pools kept."""
     args = {
@@ -217,7 +246,8 @@ def test_few_rows_and_many_rows_run_their_experts_to_the_same_bits(form: int) ->
     weight = torch.rand(100, 4, generator=generator)
     gate_up = torch.randn(16, 64, 64, generator=generator) / 8
     down = torch.randn(16, 32, 64, generator=generator) / 6
-    whole = call(x, ids, weight, gate_up, down, 1.0)
+    rest = (gate_up, down, 1.0, 0, 8)
+    whole = call(x, ids, weight, *rest)
     for first, last in ((0, 1), (3, 7), (0, 31), (0, 32), (0, 33), (60, 100)):
         here = slice(first, last)
-        assert torch.equal(call(x[here], ids[here], weight[here], gate_up, down, 1.0), whole[here])
+        assert torch.equal(call(x[here], ids[here], weight[here], *rest), whole[here])
