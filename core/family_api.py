@@ -36,12 +36,14 @@ class ChatFormat:
 class TensorSpec(NamedTuple):
     """A tensor that a checkpoint must hold, under its official name.
 
-    A `table` is read row by row: it stays in its file, or in host memory, as it is stored.
+    A `table` is read row by row: it stays in its file, or in host memory, as it is stored. `dtype`
+    is the format it is held in whatever the engine's own, which is meant where it is empty.
     """
 
     name: str
     shape: tuple[int, ...]
     table: bool = False
+    dtype: str = ""
 
 
 class Cut(NamedTuple):

@@ -1,5 +1,7 @@
 """What a stream keeps between forwards, declared by a family and allocated by core/engine.
 
+An entry's `dtype` is its format whatever the engine's own, which is meant where it is empty.
+
 Three kinds. `PerToken` rows grow with the stream and live in pages of `Info.grid` tokens that kept
 states can share; a `Ring` holds the last rows by position; a `Fixed` state is replaced as the
 stream moves on. The engine adds one page and one lane that belong to nobody, for padding rows.
@@ -18,7 +20,7 @@ class PerToken:
     name: str
     width: int
     every: int = 1
-    dtype: str = "float32"
+    dtype: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,7 +30,7 @@ class Ring:
     name: str
     rows: int
     width: int
-    dtype: str = "float32"
+    dtype: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,12 +39,12 @@ class Fixed:
 
     name: str
     shape: tuple[int, ...]
-    dtype: str = "float32"
+    dtype: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StateSpec:
-    """Everything a stream of one family keeps, by name.
+    """Everything a stream of one family keeps, by name; `dtype` is the engine's own format.
 
     With `blocks`, prompts run in blocks of a page at multiples of it, so they are cut there alone.
     """
@@ -50,6 +52,7 @@ class StateSpec:
     page: int
     entries: tuple[PerToken | Ring | Fixed, ...]
     blocks: bool = False
+    dtype: str = "float32"
 
     def __post_init__(self) -> None:
         names = [entry.name for entry in self.entries]
@@ -58,9 +61,16 @@ class StateSpec:
             if isinstance(entry, PerToken):
                 assert self.page % entry.every == 0, (entry.name, self.page, entry.every)
 
+    def dtype_of(self, entry: PerToken | Ring | Fixed) -> str:
+        return entry.dtype or self.dtype
+
+    def size_of(self, entry: PerToken | Ring | Fixed) -> int:
+        """Bytes of one of its values."""
+        return SIZES[self.dtype_of(entry)]
+
     def bytes_per_page(self) -> int:
         return sum(
-            self.page // entry.every * entry.width * SIZES[entry.dtype]
+            self.page // entry.every * entry.width * self.size_of(entry)
             for entry in self.entries
             if isinstance(entry, PerToken)
         )
@@ -74,9 +84,9 @@ class StateSpec:
         total = 0
         for entry in self.entries:
             if isinstance(entry, Ring):
-                total += entry.rows * entry.width * SIZES[entry.dtype]
+                total += entry.rows * entry.width * self.size_of(entry)
             elif isinstance(entry, Fixed):
-                total += prod(entry.shape) * SIZES[entry.dtype]
+                total += prod(entry.shape) * self.size_of(entry)
         return total
 
 

@@ -43,7 +43,8 @@ def load_tensors(
     progress: Progress,
     tables: str,
 ) -> dict[str, torch.Tensor]:
-    """Every tensor of `specs`, in their order: copies of `dtype` on `device`, and tables."""
+    """Every tensor of `specs`, in their order: copies on `device`, of `dtype` where a spec names
+    none, and tables."""
     found: dict[str, torch.Tensor] = {}
     total = sum(
         checkpoint.stored(spec.name).end - checkpoint.stored(spec.name).begin
@@ -51,6 +52,7 @@ def load_tensors(
         if not spec.table
     )
     by_row = {spec.name for spec in specs if spec.table}
+    own = {spec.name: getattr(torch, spec.dtype) for spec in specs if spec.dtype}
     done = 0
     for shard in checkpoint.shards:
         names = [spec.name for spec in specs if checkpoint.place[spec.name] is shard]
@@ -62,7 +64,9 @@ def load_tensors(
                         table = mapped(shard, stored)
                         found[name] = table if tables == "disk" else table.clone()
                         continue
-                    found[name] = file.get_tensor(name).to(device=device, dtype=dtype, copy=True)
+                    found[name] = file.get_tensor(name).to(
+                        device=device, dtype=own.get(name, dtype), copy=True
+                    )
                     done += stored.end - stored.begin
                     progress("reading weights", done, total)
         except SafetensorError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from tensorfold.core.errors import StartError
 from tensorfold.core.family_api import Family
 from tensorfold.core.fill_settings import fill_fields
 from tensorfold.core.ops import Ops
-from tensorfold.core.state_spec import StateSpec
+from tensorfold.core.state_spec import SIZES, StateSpec
 
 Compile = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -98,6 +98,10 @@ def open_torch_engine(order: EngineOrder, device: Device) -> TorchEngine:
     return TorchEngine(info=info, model=model, storage=storage, tile=device.tile, drafter=drafter)
 
 
+def name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
 def load(order: EngineOrder, folder: Path, family: Family, device: Device) -> Loaded:
     settings = order.settings
     config = family.config(read_config(folder), settings.numerics)
@@ -120,11 +124,15 @@ def load(order: EngineOrder, folder: Path, family: Family, device: Device) -> Lo
     if settings.drafts and not family.drafts(config):
         raise StartError(f"--drafts is {settings.drafts}, and this checkpoint has no draft layer")
     spec = family.state_spec(config, window_rows=settings.window_rows, drafts=settings.drafts > 0)
+    spec = replace(spec, dtype=name_of(device.dtype))
     checkpoint = open_checkpoint(folder)
     specs = family.tensors(config)
     checkpoint.check(specs, family.ignored)
-    size = torch.finfo(device.dtype).bits // 8
-    weight_bytes = sum(size * prod(spec.shape) for spec in specs if not spec.table)
+    weight_bytes = sum(
+        prod(one.shape) * SIZES[one.dtype or name_of(device.dtype)]
+        for one in specs
+        if not one.table
+    )
     fit(spec, settings.lanes, context, settings.kept_bytes, device.free_bytes - weight_bytes)
     tensors = checkpoint.load(
         specs,
@@ -218,7 +226,7 @@ def describe(
     bits: dict[str, str | int | float | bool] = {
         "backend": device.backend,
         "device": device.device.type,
-        "dtype": str(device.dtype).removeprefix("torch."),
+        "dtype": name_of(device.dtype),
         "compiled": order.settings.compile,
         "numerics": order.settings.numerics,
         "torch": torch.__version__,

@@ -176,7 +176,8 @@ def allocate(
             shape = (lanes + 1, entry.rows, entry.width)
         else:
             shape = (lanes + 1, *entry.shape)
-        buffers[entry.name] = torch.zeros(shape, dtype=getattr(torch, entry.dtype), device=device)
+        dtype = getattr(torch, spec.dtype_of(entry))
+        buffers[entry.name] = torch.zeros(shape, dtype=dtype, device=device)
     return Storage(
         spec=spec,
         lanes=lanes,

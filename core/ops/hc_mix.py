@@ -23,7 +23,7 @@ def shape(
     iterations: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
     rows, n, _ = x_RND.shape
-    return x_RND.new_empty(rows, n), x_RND.new_empty(rows, n), x_RND.new_empty(rows, n, n)
+    return fn_MF.new_empty(rows, n), fn_MF.new_empty(rows, n), fn_MF.new_empty(rows, n, n)
 
 
 def cases(generator: torch.Generator) -> list[Case]:

@@ -53,7 +53,8 @@ def reference(
     eps: float,
     iterations: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Streams [R, N, D] to the sublayer's input [R, D], and post and comb of `mixes`."""
+    """Streams [R, N, D] to the sublayer's input [R, D], and post and comb of `mixes`, which have
+    the format of fn."""
     pre_RN, *after = mixes(x_RND, fn_MF, base_M, scale_3, norm_eps, eps, iterations)
     return torch.einsum("rn,rnd->rd", pre_RN, x_RND), after[0], after[1]
 
@@ -68,7 +69,7 @@ def shape(
     iterations: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
     rows, n, d = x_RND.shape
-    return x_RND.new_empty(rows, d), x_RND.new_empty(rows, n), x_RND.new_empty(rows, n, n)
+    return x_RND.new_empty(rows, d), fn_MF.new_empty(rows, n), fn_MF.new_empty(rows, n, n)
 
 
 def cases(generator: torch.Generator) -> list[Case]:

@@ -9,12 +9,13 @@ from tensorfold.core.ops.contract import Case, OpSpec, normal
 
 
 def reference(x_RK: Tensor, w_NK: Tensor) -> Tensor:
-    """[R, K] and [N, K] to [R, N]."""
+    """[R, K] and [N, K] to [R, N], in the wider of the two formats."""
     return x_RK @ w_NK.T
 
 
 def shape(x_RK: Tensor, w_NK: Tensor) -> Tensor:
-    return x_RK.new_empty(x_RK.shape[0], w_NK.shape[0])
+    dtype = torch.promote_types(x_RK.dtype, w_NK.dtype)
+    return x_RK.new_empty(x_RK.shape[0], w_NK.shape[0], dtype=dtype)
 
 
 def cases(generator: torch.Generator) -> list[Case]:

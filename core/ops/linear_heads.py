@@ -14,7 +14,8 @@ def reference(x_RHK: Tensor, w_HKN: Tensor) -> Tensor:
 
 
 def shape(x_RHK: Tensor, w_HKN: Tensor) -> Tensor:
-    return x_RHK.new_empty(x_RHK.shape[0], w_HKN.shape[0], w_HKN.shape[2])
+    dtype = torch.promote_types(x_RHK.dtype, w_HKN.dtype)
+    return x_RHK.new_empty(x_RHK.shape[0], w_HKN.shape[0], w_HKN.shape[2], dtype=dtype)
 
 
 def cases(generator: torch.Generator) -> list[Case]:

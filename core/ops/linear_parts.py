@@ -32,14 +32,15 @@ def tree(parts_PRN: Tensor) -> Tensor:
 
 
 def reference(x_RK: Tensor, w_PKN: Tensor) -> Tensor:
-    """[R, P * K] and [P, K, N] to [R, N]."""
+    """[R, P * K] and [P, K, N] to [R, N], in the wider of the two formats."""
     parts = w_PKN.shape[0]
     x_PRK = x_RK.reshape(x_RK.shape[0], parts, -1).transpose(0, 1)
     return tree(torch.stack([x @ w for x, w in zip(x_PRK, w_PKN, strict=True)]))
 
 
 def shape(x_RK: Tensor, w_PKN: Tensor) -> Tensor:
-    return x_RK.new_empty(x_RK.shape[0], w_PKN.shape[2])
+    dtype = torch.promote_types(x_RK.dtype, w_PKN.dtype)
+    return x_RK.new_empty(x_RK.shape[0], w_PKN.shape[2], dtype=dtype)
 
 
 def cases(generator: torch.Generator) -> list[Case]:

@@ -57,7 +57,7 @@ def compress(
         member_RME = torch.cat([opened, raw_RE])[plan.member_RM]
         value_RMC, gate_RMC = member_RME.chunk(2, -1)
         even_MC = gate_RMC.new_zeros(gate_RMC.shape[1:])
-        latent_RC = ops.pool_keys(value_RMC, gate_RMC, even_MC)
+        latent_RC = ops.pool_keys(value_RMC, gate_RMC, even_MC).to(x_RD.dtype)
         opened.index_copy_(0, plan.open_R, raw_RE)
     latent_RC = ops.rms_norm(latent_RC.contiguous(), w.norm, config.norm_eps)
     key_RD = ops.rms_norm(ops.linear(latent_RC, w.index_proj), w.index_norm, config.norm_eps)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from tensorfold.core.ops import Ops
 from tensorfold.core.ops.experts import clamped_swiglu
+from tensorfold.core.ops.wide import wide, wide_dtype
 from tensorfold.families.dsv41.attention import Picked, Role, attend, narrowed
 from tensorfold.families.dsv41.config import Config
 from tensorfold.families.dsv41.plan import Memory, Window
@@ -32,7 +33,7 @@ def begin(config: Config, embedded_RD: Tensor) -> Streams:
     """Every stream starts as the embedding; the first sublayer reads the first of them."""
     x_RND = embedded_RD[:, None].expand(-1, config.streams, -1).contiguous()
     first_N = torch.arange(config.streams, device=embedded_RD.device) == 0
-    pre_RN = first_N.to(embedded_RD.dtype).expand(embedded_RD.shape[0], -1).contiguous()
+    pre_RN = first_N.to(wide_dtype(embedded_RD.dtype)).expand(embedded_RD.shape[0], -1).contiguous()
     return Streams(x_RND, pre_RN)
 
 
@@ -114,10 +115,10 @@ def tapped(entering: list[Tensor]) -> Tensor:
     """Streams as they entered the tapped layers, to their means side by side [R, taps * D]."""
     means = []
     for x_RND in entering:
-        total_RD = x_RND[:, 0]
+        total_RD = wide(x_RND[:, 0])
         for stream in range(1, x_RND.shape[1]):
             total_RD = total_RD + x_RND[:, stream]
-        means.append(total_RD * (1 / x_RND.shape[1]))
+        means.append((total_RD * (1 / x_RND.shape[1])).to(x_RND.dtype))
     return torch.cat(means, -1)
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from tensorfold.core.family_api import Proposal, Rows
 from tensorfold.core.ops import Ops
 from tensorfold.core.ops.hc_split import sigmoid
+from tensorfold.core.ops.wide import wide
 from tensorfold.families.common.rings import ring_slots
 from tensorfold.families.dsv41 import block, rope
 from tensorfold.families.dsv41.attention import inputs, narrowed, output
@@ -78,7 +79,7 @@ class Dspark:
         self.config, self.ops = config, ops
         self.embed, self.head, self.weights = weights.embed, weights.head, weights.drafter
         self.rings = [state[f"draft.{stage}"] for stage in range(config.drafting.stages)]
-        self.rate_P = rope.both(config).plain_P
+        self.rate_P = rope.both(config, self.embed.device).plain_P
 
     def follow(self, rows: Rows) -> None:
         """Take in the rows of the model's last forward."""
@@ -151,13 +152,14 @@ class Dspark:
         assert rows.rows_BW is not None
         ops, w = self.ops, self.weights
         hidden_RD = self.hidden(rows)
-        base_RV = ops.linear(ops.rms_norm(hidden_RD, w.norm, self.config.norm_eps), self.head)
+        normed_RD = ops.rms_norm(hidden_RD, w.norm, self.config.norm_eps)
+        base_RV = ops.linear(wide(normed_RD), self.head)
         before_B = rows.ids_R[rows.rows_BW[:, 0]]
         tokens, logits, confidence = [], [], []
         for step in range(rows.rows_BW.shape[1]):
             row_B = rows.rows_BW[:, step]
             word_BM = w.markov_embed[before_B]
-            logits_BV = base_RV[row_B] + ops.linear(word_BM, w.markov_head)
+            logits_BV = base_RV[row_B] + ops.linear(wide(word_BM), w.markov_head)
             before_B = choose(step, logits_BV)
             joined = torch.cat([hidden_RD[row_B], word_BM], -1)
             tokens.append(before_B)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from tensorfold.core.family_api import Rows
 from tensorfold.core.ops import Ops
+from tensorfold.core.ops.wide import wide
 from tensorfold.families.dsv41 import block, engram, plan, rope
 from tensorfold.families.dsv41.attention import Picked, Role, nothing_picked
 from tensorfold.families.dsv41.block import Streams
@@ -48,7 +49,7 @@ class Dsv41:
         self.weights = weights
         self.ops = ops
         self.state = state
-        self.rates = rope.both(config)
+        self.rates = rope.both(config, weights.embed.device)
         self.roles = roles(config)
         self.sources = [source_state(config, state, layer) for layer in range(config.layers)]
         self.kinds = block.PLAIN
@@ -124,4 +125,4 @@ class Dsv41:
         """Nothing waits: what rejected rows wrote is written again before it is read."""
 
     def logits(self, hidden_RD: Tensor) -> Tensor:
-        return self.ops.linear(hidden_RD, self.weights.head)
+        return self.ops.linear(wide(hidden_RD), self.weights.head)

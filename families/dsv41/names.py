@@ -19,21 +19,23 @@ BYTES = {"F32": 4, "BF16": 2, "F8_E4M3": 1, "F8_E8M0": 1, "I8": 1}
 
 class Entry(NamedTuple):
     """A tensor of the release: name, safetensors dtype and stored shape; `table` as in
-    `TensorSpec`, `read` whether text needs it."""
+    `TensorSpec`, `read` whether text needs it. `wide` ones are held in float32 in an engine of any
+    format, as those are that are stored so."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     table: bool = False
     read: bool = True
+    wide: bool = False
 
     @property
     def bytes(self) -> int:
         return prod(self.shape) * BYTES[self.dtype]
 
 
-def bf16(name: str, *shape: int) -> Iterator[Entry]:
-    yield Entry(name + ".weight", "BF16", shape)
+def bf16(name: str, *shape: int, wide: bool = False) -> Iterator[Entry]:
+    yield Entry(name + ".weight", "BF16", shape, wide=wide)
 
 
 def fp8(config: Config, name: str, rows: int, columns: int) -> Iterator[Entry]:
@@ -68,9 +70,10 @@ def attention(config: Config, layer: int | None) -> Iterator[Entry]:
     yield Entry("attn.attn_sink", "F32", (config.heads,))
     if layer in config.kv_sources:
         assert layer is not None
-        yield from bf16("attn.compressor.wkv", size, d)
-        if config.ratios[layer] > 1:
-            yield from bf16("attn.compressor.wgate", size, d)
+        gates = config.ratios[layer] > 1
+        yield from bf16("attn.compressor.wkv", size, d, wide=gates)
+        if gates:
+            yield from bf16("attn.compressor.wgate", size, d, wide=True)
         yield from bf16("attn.compressor.norm", size)
         yield from bf16("attn.indexer.wk", config.index_size, size)
         yield from bf16("attn.indexer.k_norm", config.index_size)
@@ -89,7 +92,7 @@ def gated(config: Config, where: str, packed: bool) -> Iterator[Entry]:
 
 
 def moe(config: Config, experts: int) -> Iterator[Entry]:
-    yield from bf16("ffn.gate", experts, config.hidden_size)
+    yield from bf16("ffn.gate", experts, config.hidden_size, wide=True)
     yield Entry("ffn.gate.bias", "F32", (experts,))
     if config.quantised:
         yield Entry("ffn" + IMAGE_BIAS, "F32", (experts,), read=False)
@@ -118,8 +121,8 @@ def engram(config: Config, layer: int) -> Iterator[Entry]:
         yield Entry("engram.embed.scale", "F8_E8M0", (rows, tiles(own.size)), table=True)
     n, d = config.streams, config.hidden_size
     yield from fp8(config, "engram.wkv", (n + 1) * d, own.columns * own.size)
-    yield Entry("engram.q_weight", "BF16", (n, d))
-    yield Entry("engram.k_weight", "BF16", (n, d))
+    yield Entry("engram.q_weight", "BF16", (n, d), wide=True)
+    yield Entry("engram.k_weight", "BF16", (n, d), wide=True)
 
 
 def stage(config: Config, index: int) -> Iterator[Entry]:
@@ -136,7 +139,7 @@ def stage(config: Config, index: int) -> Iterator[Entry]:
         yield from bf16("norm", d)
         yield from bf16("markov_head.embed", config.vocab_size, own.rank)
         yield from bf16("markov_head.head", config.vocab_size, own.rank)
-        yield from bf16("confidence_head.proj", 1, d + own.rank)
+        yield from bf16("confidence_head.proj", 1, d + own.rank, wide=True)
 
 
 def inventory(config: Config) -> Iterator[Entry]:
@@ -162,7 +165,12 @@ def inventory(config: Config) -> Iterator[Entry]:
 def tensors(config: Config) -> tuple[TensorSpec, ...]:
     """Every tensor that the text model reads, draft stages included."""
     return tuple(
-        TensorSpec(entry.name, entry.shape, entry.table)
+        TensorSpec(
+            entry.name,
+            entry.shape,
+            entry.table,
+            "float32" if entry.wide or entry.dtype == "F32" else "",
+        )
         for entry in inventory(config)
         if entry.read
     )

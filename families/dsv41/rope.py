@@ -45,10 +45,10 @@ class Rates(NamedTuple):
     compressed_P: Tensor
 
 
-def both(config: Config) -> Rates:
+def both(config: Config, device: torch.device) -> Rates:
     return Rates(
-        rates(config.theta, config.rope_size, None),
-        rates(config.compress_theta, config.rope_size, config.yarn),
+        rates(config.theta, config.rope_size, None).to(device),
+        rates(config.compress_theta, config.rope_size, config.yarn).to(device),
     )
 
 
@@ -58,11 +58,11 @@ def turn_at(position_R: Tensor, rate_P: Tensor) -> Turn:
 
 
 def rotate(x: Tensor, turn: Turn) -> Tensor:
-    """Turn the last pairs of x [R, ..., D]."""
+    """Turn the last pairs of x [R, ..., D], in the turn's format and back in x's."""
     pairs = turn.cos_RP.shape[-1]
     kept, turned = x.split([x.shape[-1] - 2 * pairs, 2 * pairs], -1)
     a, b = turned.unflatten(-1, (pairs, 2)).unbind(-1)
     shape = (x.shape[0], *[1] * (x.dim() - 2), pairs)
     cos, sin = turn.cos_RP.view(shape), turn.sin_RP.view(shape)
     turned = torch.stack([a * cos - b * sin, a * sin + b * cos], -1).flatten(-2)
-    return torch.cat([kept, turned], -1)
+    return torch.cat([kept, turned.to(x.dtype)], -1)

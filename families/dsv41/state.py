@@ -47,7 +47,7 @@ def spec(config: Config, *, window_rows: int, drafts: bool = False) -> StateSpec
         entries.append(PerToken(name=f"key.{layer}", width=config.index_size, every=ratio))
         if ratio > 1:
             rows = ring_rows(ratio, window_rows)
-            entries.append(Ring(name=f"open.{layer}", rows=rows, width=2 * size))
+            entries.append(Ring(name=f"open.{layer}", rows=rows, width=2 * size, dtype="float32"))
     if config.engram:
         rows = ring_rows(config.engram.orders + 1, window_rows)
         entries.append(Ring(name=IDS, rows=rows, width=1, dtype="int64"))

@@ -14,6 +14,7 @@ from torch import Tensor
 from tensorfold.core.family_api import Rows
 from tensorfold.core.ops import Ops
 from tensorfold.core.ops.hc_split import sigmoid
+from tensorfold.core.ops.wide import wide
 from tensorfold.families.glm53.config import GRID, Config
 from tensorfold.families.glm53.plan import Plan
 from tensorfold.families.glm53.state import DsaState, KdaState
@@ -35,7 +36,8 @@ class Pending(NamedTuple):
 
 
 class KdaInputs(NamedTuple):
-    """A KDA layer's rows after convolution and norms; gate is the decay's logarithm."""
+    """A KDA layer's rows after convolution and norms, in float32 at least as the recurrence is;
+    gate is the decay's logarithm."""
 
     q_RHK: Tensor
     k_RHK: Tensor
@@ -52,21 +54,21 @@ def kda_inputs(
     inner = heads * size
     u_RC, down_RK, beta_RH = joined.split([3 * inner, 2 * size, heads], dim=-1)
     u_RC = u_RC.contiguous()
-    y_RC = ops.short_conv(u_RC, state.history_LHC, plan.source_RT, w.taps_CT)
+    y_RC = wide(ops.short_conv(u_RC, state.history_LHC, plan.source_RT, w.taps_CT))
     q_RHK, k_RHK, v_RHV = y_RC.view(-1, 3, heads, size).unbind(1)
     # a / sqrt(sum(a^2) + eps) is the RMS norm with eps / size, times size ** -0.5.
     q_RHK = ops.rms_norm(q_RHK, None, L2_EPS / size) * (1 / size)
     k_RHK = ops.rms_norm(k_RHK, None, L2_EPS / size) * size**-0.5
-    up_R2C = ops.linear_heads(down_RK.reshape(-1, 2, size), w.gates_2KC)
+    up_R2C = wide(ops.linear_heads(down_RK.reshape(-1, 2, size), w.gates_2KC))
     forget_RHK = (up_R2C[:, 0] + w.dt_bias).view(-1, heads, size)
     gate_RHK = config.gate_bound * sigmoid(w.rate_H1 * forget_RHK)
-    inputs = KdaInputs(q_RHK, k_RHK, v_RHV.contiguous(), gate_RHK, sigmoid(beta_RH))
+    inputs = KdaInputs(q_RHK, k_RHK, v_RHV.contiguous(), gate_RHK, sigmoid(wide(beta_RH)))
     return u_RC, inputs, up_R2C[:, 1]
 
 
 def kda_output(config: Config, ops: Ops, w: Kda, o_RHV: Tensor, gate_RC: Tensor) -> Tensor:
     normed = ops.rms_norm(o_RHV, w.out_norm, config.norm_eps).flatten(1)
-    return ops.linear_parts(normed * sigmoid(gate_RC), w.o_proj)
+    return ops.linear_parts((normed * sigmoid(gate_RC)).to(w.o_proj.dtype), w.o_proj)
 
 
 def kda_prompt(

@@ -13,6 +13,7 @@ from torch import Tensor
 from tensorfold.core.family_api import Rows
 from tensorfold.core.ops import Ops
 from tensorfold.core.ops.experts import clamped_swiglu
+from tensorfold.core.ops.wide import wide
 from tensorfold.families.glm53.attention import Pending, dsa, kda_prompt, kda_window
 from tensorfold.families.glm53.config import Config
 from tensorfold.families.glm53.plan import Plan
@@ -26,6 +27,14 @@ def enter(config: Config, ops: Ops, w: Hyper, x_RND: Tensor) -> tuple[Tensor, Te
         x_RND, w.fn, w.base, w.scale, config.norm_eps, config.hc_eps, config.sinkhorn
     )
     return ops.rms_norm(x_RD, w.norm, config.norm_eps), post_RN, comb_RNN
+
+
+def mean_of(x_RND: Tensor) -> Tensor:
+    """The streams' mean [R, D], added in order: a library's sum may follow the number of rows."""
+    total_RD = wide(x_RND[:, 0])
+    for stream in range(1, x_RND.shape[1]):
+        total_RD = total_RD + x_RND[:, stream]
+    return (total_RD * (1 / x_RND.shape[1])).to(x_RND.dtype)
 
 
 def mlp(config: Config, ops: Ops, w: Mlp, x_RD: Tensor) -> Tensor:

@@ -70,8 +70,7 @@ class Glm53:
                 x_RND, self.pending[index] = kinds.kda_window(*attention)
             run = kinds.moe if isinstance(w.mlp, Moe) else kinds.mlp
             x_RND = run(config, ops, w.mlp_hyper, w.mlp, x_RND)
-        hidden_RD = x_RND.sum(1) * (1 / config.streams)
-        return ops.rms_norm(hidden_RD, self.weights.norm, config.norm_eps)
+        return ops.rms_norm(block.mean_of(x_RND), self.weights.norm, config.norm_eps)
 
     def prompt(self, rows: Rows) -> Tensor:
         assert rows.blocks_NT is not None

@@ -7,6 +7,17 @@ from tensorfold.families.glm53.config import Config
 
 PREFIX = "model.language_model."
 VISION = "model.visual."
+# Held in float32 in an engine of any format (spec glm53, 2.8): the hyper-connections' coefficients,
+# the recurrence's taps, gates and norm, and what chooses experts.
+WIDE = (
+    *(f"hc_{which}_{part}" for which in ("attn", "ffn") for part in ("fn", "base", "scale")),
+    *(f"self_attn.{name}_conv1d.weight" for name in ("q", "k", "v")),
+    "self_attn.A_log",
+    "self_attn.dt_bias",
+    "self_attn.o_norm.weight",
+    "mlp.gate.weight",
+    "mlp.gate.e_score_correction_bias",
+)
 
 
 def hyper(config: Config) -> dict[str, tuple[int, ...]]:
@@ -111,4 +122,7 @@ def tensors(config: Config) -> tuple[TensorSpec, ...]:
     for index in range(config.layers + config.mtp_layers):
         own = layer(config, index) if index < config.layers else draft(config)
         found |= {f"{PREFIX}layers.{index}.{name}": shape for name, shape in own.items()}
-    return tuple(TensorSpec(name, shape) for name, shape in found.items())
+    return tuple(
+        TensorSpec(name, shape, dtype="float32" if name.endswith(WIDE) else "")
+        for name, shape in found.items()
+    )

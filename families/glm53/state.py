@@ -45,7 +45,8 @@ def spec(config: Config, *, window_rows: int, drafts: bool = False) -> StateSpec
     for layer, linear in enumerate(kinds):
         if linear:
             size = config.kda_size
-            entries.append(Fixed(name=f"kda.{layer}", shape=(config.kda_heads, size, size)))
+            shape = (config.kda_heads, size, size)
+            entries.append(Fixed(name=f"kda.{layer}", shape=shape, dtype="float32"))
             entries.append(Fixed(name=f"conv.{layer}", shape=(config.conv - 1, 3 * inner)))
         else:
             rows = tail_rows(config, window_rows)
