@@ -37,7 +37,7 @@ class TensorSpec(NamedTuple):
     """A tensor that a checkpoint must hold, under its official name.
 
     A `table` is read row by row: it stays in its file, or in host memory, as it is stored. `dtype`
-    is the format it is held in whatever the engine's own, which is meant where it is empty.
+    is the format it is held in where the engine's own is narrower.
     """
 
     name: str

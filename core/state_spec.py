@@ -1,6 +1,6 @@
 """What a stream keeps between forwards, declared by a family and allocated by core/engine.
 
-An entry's `dtype` is its format whatever the engine's own, which is meant where it is empty.
+An entry's `dtype` is its format where the engine's own is narrower, or no format of fractions.
 
 Three kinds. `PerToken` rows grow with the stream and live in pages of `Info.grid` tokens that kept
 states can share; a `Ring` holds the last rows by position; a `Fixed` state is replaced as the
@@ -62,7 +62,9 @@ class StateSpec:
                 assert self.page % entry.every == 0, (entry.name, self.page, entry.every)
 
     def dtype_of(self, entry: PerToken | Ring | Fixed) -> str:
-        return entry.dtype or self.dtype
+        if not entry.dtype or (entry.dtype.startswith("float") and self.dtype == "float64"):
+            return self.dtype
+        return entry.dtype
 
     def size_of(self, entry: PerToken | Ring | Fixed) -> int:
         """Bytes of one of its values."""

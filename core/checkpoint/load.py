@@ -43,8 +43,8 @@ def load_tensors(
     progress: Progress,
     tables: str,
 ) -> dict[str, torch.Tensor]:
-    """Every tensor of `specs`, in their order: copies on `device`, of `dtype` where a spec names
-    none, and tables."""
+    """Every tensor of `specs`, in their order: copies on `device`, of `dtype` or the wider one that
+    a spec names, and tables."""
     found: dict[str, torch.Tensor] = {}
     total = sum(
         checkpoint.stored(spec.name).end - checkpoint.stored(spec.name).begin
@@ -52,7 +52,10 @@ def load_tensors(
         if not spec.table
     )
     by_row = {spec.name for spec in specs if spec.table}
-    own = {spec.name: getattr(torch, spec.dtype) for spec in specs if spec.dtype}
+    own = {
+        spec.name: torch.promote_types(dtype, getattr(torch, spec.dtype or "bool"))
+        for spec in specs
+    }
     done = 0
     for shard in checkpoint.shards:
         names = [spec.name for spec in specs if checkpoint.place[spec.name] is shard]
@@ -65,7 +68,7 @@ def load_tensors(
                         found[name] = table if tables == "disk" else table.clone()
                         continue
                     found[name] = file.get_tensor(name).to(
-                        device=device, dtype=own.get(name, dtype), copy=True
+                        device=device, dtype=own[name], copy=True
                     )
                     done += stored.end - stored.begin
                     progress("reading weights", done, total)
