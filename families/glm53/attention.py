@@ -36,8 +36,8 @@ class Pending(NamedTuple):
 
 
 class KdaInputs(NamedTuple):
-    """A KDA layer's rows after convolution and norms, in float32 at least as the recurrence is;
-    gate is the decay's logarithm."""
+    """A KDA layer's rows after convolution and norms; gate is the decay's logarithm, which is in
+    float32 at least, as beta is."""
 
     q_RHK: Tensor
     k_RHK: Tensor
@@ -54,11 +54,11 @@ def kda_inputs(
     inner = heads * size
     u_RC, down_RK, beta_RH = joined.split([3 * inner, 2 * size, heads], dim=-1)
     u_RC = u_RC.contiguous()
-    y_RC = wide(ops.short_conv(u_RC, state.history_LHC, plan.source_RT, w.taps_CT))
+    y_RC = ops.short_conv(u_RC, state.history_LHC, plan.source_RT, w.taps_CT)
     q_RHK, k_RHK, v_RHV = y_RC.view(-1, 3, heads, size).unbind(1)
     # a / sqrt(sum(a^2) + eps) is the RMS norm with eps / size, times size ** -0.5.
-    q_RHK = ops.rms_norm(q_RHK, None, L2_EPS / size) * (1 / size)
-    k_RHK = ops.rms_norm(k_RHK, None, L2_EPS / size) * size**-0.5
+    q_RHK = ops.rms_norm(q_RHK, w.q_scale_K, L2_EPS / size)
+    k_RHK = ops.rms_norm(k_RHK, w.k_scale_K, L2_EPS / size)
     up_R2C = wide(ops.linear_heads(down_RK.reshape(-1, 2, size), w.gates_2KC))
     forget_RHK = (up_R2C[:, 0] + w.dt_bias).view(-1, heads, size)
     gate_RHK = config.gate_bound * sigmoid(w.rate_H1 * forget_RHK)

@@ -30,10 +30,15 @@ class Hyper(NamedTuple):
 
 
 class Kda(NamedTuple):
-    """in_proj rows: q, k, v, forget down, output-gate down, beta; taps over q, k, v channels."""
+    """in_proj rows: q, k, v, forget down, output-gate down, beta; taps over q, k, v channels.
+
+    q_scale_K and k_scale_K turn an RMS norm into the L2 norm; q's also scales the score.
+    """
 
     in_proj: Tensor
     taps_CT: Tensor
+    q_scale_K: Tensor
+    k_scale_K: Tensor
     gates_2KC: Tensor
     dt_bias: Tensor
     rate_H1: Tensor
@@ -116,13 +121,16 @@ def kda(config: Config, take: Take) -> Kda:
     joined = [take(f"self_attn.{name}_proj.weight") for name in ("q", "k", "v", "f_a", "g_a", "b")]
     taps = [take(f"self_attn.{name}_conv1d.weight")[:, 0] for name in ("q", "k", "v")]
     gates = [take(f"self_attn.{name}_b_proj.weight").T for name in ("f", "g")]
+    out_norm = take("self_attn.o_norm.weight")
     return Kda(
         in_proj=torch.cat(joined),
         taps_CT=torch.cat(taps),
+        q_scale_K=torch.full_like(out_norm, 1 / config.kda_size),
+        k_scale_K=torch.full_like(out_norm, config.kda_size**-0.5),
         gates_2KC=torch.stack(gates).contiguous(),
         dt_bias=take("self_attn.dt_bias"),
         rate_H1=take("self_attn.A_log").exp()[:, None],
-        out_norm=take("self_attn.o_norm.weight"),
+        out_norm=out_norm,
         o_proj=split(take("self_attn.o_proj.weight")),
     )
 

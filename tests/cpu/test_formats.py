@@ -184,12 +184,12 @@ WIDE_ARGUMENTS = {
         "hc_split": ("fn_MF", "base_M", "scale_3"),
         "hc_join": ("post_RN", "comb_RNN"),
         "short_conv": ("taps_CT",),
-        "kda_steps": ("q_BWHK", "k_BWHK", "v_BWHV", "gate_BWHK", "beta_BWH", "state_LHKV"),
-        "kda_blocks": ("q_RHK", "k_RHK", "v_RHV", "gate_RHK", "beta_RH", "state_LHKV"),
+        "kda_steps": ("gate_BWHK", "beta_BWH", "state_LHKV"),
+        "kda_blocks": ("gate_RHK", "beta_RH", "state_LHKV"),
         "route": ("logit_RE", "bias_E"),
         "experts": ("weight_RK",),
         # The recurrence's own norms and the router read these beside the engine's format.
-        "rms_norm": ("x", "weight"),
+        "rms_norm": ("weight",),
         "linear": ("w_NK",),
     },
     "dsv41": {
