@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from tensorfold.core.share import Share
+
 if TYPE_CHECKING:
     from tensorfold.core.engine_api import Engine
     from tensorfold.core.family_api import Family
@@ -28,17 +30,33 @@ def no_progress(step: str, done: int, total: int) -> None:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """Where one of several ranks stands, and where they meet: an address of rank 0's host.
+
+    `listener` is a socket that listens there already, by number, for rank 0; with `served` somebody
+    else answers there.
+    """
+
+    share: Share
+    host: str
+    port: int
+    listener: int | None = None
+    served: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class EngineOrder:
     """What an engine is asked to be.
 
     `folder` is the checkpoint's folder and `family` the family that reads it; both are none for a
-    backend that needs neither (`needs_family` false).
+    backend that needs neither (`needs_family` false). `place` is none for an engine of one rank.
     """
 
     settings: Settings
     folder: Path | None = None
     family: Family | None = None
     progress: Progress = no_progress
+    place: Place | None = None
 
 
 class Backend(Protocol):

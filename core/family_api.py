@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
+from tensorfold.core.share import Share
 from tensorfold.core.state_spec import StateSpec
 
 if TYPE_CHECKING:
@@ -38,12 +39,31 @@ class TensorSpec(NamedTuple):
 
     A `table` is read row by row: it stays in its file, or in host memory, as it is stored. `dtype`
     is the format it is held in where the engine's own is narrower.
+
+    Ranks cut `axis` in `units` equal units, each reading its own run of them. Without an axis, a
+    tensor that belongs to one `unit` of them is read by the rank that holds it. `shape` is the
+    checkpoint's.
     """
 
     name: str
     shape: tuple[int, ...]
     table: bool = False
     dtype: str = ""
+    axis: int | None = None
+    units: int = 1
+    unit: int | None = None
+
+
+class CutProduct(NamedTuple):
+    """A product whose columns ranks cut: `op` is linear, or linear_heads with a weight a head.
+
+    `runs` are (columns, units) in order, with 1 unit where every rank has all of them.
+    """
+
+    op: str
+    inner: int
+    runs: tuple[tuple[int, int], ...]
+    heads: int = 1
 
 
 class Cut(NamedTuple):
@@ -103,7 +123,7 @@ class Model(Protocol):
         ...
 
     def logits(self, hidden_RD: Tensor) -> Tensor:
-        """[R, D] to [R, V]."""
+        """[R, D] to [R, V], all of the vocabulary on every rank."""
         ...
 
 
@@ -223,6 +243,17 @@ class Family(Protocol):
 
     def drafts(self, config: Any) -> bool:
         """Whether the checkpoint has a draft layer."""
+        ...
+
+    def shared(self, config: Any, share: Share) -> Any:
+        """The config of what one of several ranks holds, for its state, weights and model.
+
+        Raises `StartError` naming what cannot be cut for so many.
+        """
+        ...
+
+    def cut_products(self, config: Any) -> Sequence[CutProduct]:
+        """Every product of which a rank has some of the columns; `config` is the whole model's."""
         ...
 
     def tensors(self, config: Any) -> Sequence[TensorSpec]:

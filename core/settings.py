@@ -77,6 +77,9 @@ class Settings:
     kept_bytes: int = switch(
         0, "TF_KEPT_BYTES", "bytes", "engine", "room beside the lanes for kept states", least=0
     )
+    ranks: int = switch(
+        1, "TF_RANKS", "processes", "engine", "processes that share the model", least=1, most=8
+    )
     threads: int = switch(
         1, "TF_THREADS", "threads", "engine", "CPU threads of the engine", least=1, most=1024
     )

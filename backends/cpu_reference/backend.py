@@ -13,6 +13,7 @@ from tensorfold.backends.cpu_reference.table import candidates
 from tensorfold.core.backend_api import EngineOrder
 from tensorfold.core.engine import checks
 from tensorfold.core.engine.compile import compile_layer, library_ops
+from tensorfold.core.engine.gloo import connect
 from tensorfold.core.engine.open_engine import Compile, Device, open_torch_engine
 from tensorfold.core.engine.torch_engine import TorchEngine
 from tensorfold.core.ops import Ops
@@ -51,6 +52,7 @@ def open_engine(order: EngineOrder, *, verdict: Callable[..., bool] = checks.hol
             "cpu": torch.backends.cpu.get_cpu_capability(),
         },
         graph=graph,
+        connect=connect,
         verdict=verdict,
     )
     return open_torch_engine(order, device)

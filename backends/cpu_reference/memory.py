@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from tensorfold.backends.cpu_reference.products import Products
-from tensorfold.backends.cpu_reference.sparse import ascending, best_of, by_chunk, pools_of, scores
+from tensorfold.backends.cpu_reference.sparse import (
+    ascending,
+    best_of,
+    by_chunk,
+    pad_heads,
+    pools_of,
+    scores,
+)
 
 
 def pick_rows(
@@ -75,6 +83,9 @@ def sink_attention(
     """Windows and lists have one width always, so a sum's cut cannot move."""
     recent_SC = torch.cat([ring_SC, new_TC])
     chunks = []
+    heads = q_RHC.shape[1]
+    q_RHC = pad_heads(q_RHC, p.tile)
+    sink_H = F.pad(sink_H, (0, q_RHC.shape[1] - heads))
     for rows in by_chunk(q_RHC.shape[0]):
         window, listed = window_RW[rows].clamp(min=0), list_RK[rows].clamp(min=0)
         unused_RN = torch.cat([window_RW[rows], list_RK[rows]], 1) < 0
@@ -86,4 +97,4 @@ def sink_attention(
         raised_RHN = torch.exp(score_RHN - most_RH1)
         total_RH1 = raised_RHN.sum(-1, keepdim=True) + torch.exp(sink_H[:, None] - most_RH1)
         chunks.append(p.batch(raised_RHN, key_RNC) / total_RH1)
-    return torch.cat(chunks)
+    return torch.cat(chunks)[:, :heads]

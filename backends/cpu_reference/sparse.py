@@ -124,6 +124,9 @@ def latent_attention(
     scale: float,
 ) -> Tensor:
     attend = attend_whole if p.library else attend_in_parts
+    # Heads are the rows of these products, and a rank may hold few of them.
+    heads = q_RHC.shape[1]
+    q_RHC = pad_heads(q_RHC, p.tile)
     chunks = []
     for rows in by_chunk(q_RHC.shape[0]):
         list_rK = list_RK[rows]
@@ -131,7 +134,14 @@ def latent_attention(
         latents = latents_SC.index_select(0, slot_RK.flatten())
         latents_RKC = latents.view(*slot_RK.shape, -1)
         chunks.append(attend(p, q_RHC[rows], latents_RKC, (list_rK < 0)[:, None], scale))
-    return torch.cat(chunks)
+    return torch.cat(chunks)[:, :heads]
+
+
+def pad_heads(q_RHC: Tensor, tile: int) -> Tensor:
+    """Zero heads up to a multiple of `tile`."""
+    rows, heads, size = q_RHC.shape
+    missing = -heads % tile
+    return torch.cat([q_RHC, q_RHC.new_zeros(rows, missing, size)], 1) if missing else q_RHC
 
 
 def attend_whole(

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from tensorfold.core.backend_api import Progress, no_progress
 from tensorfold.core.checkpoint.folder import Checkpoint
@@ -22,27 +23,51 @@ READERS = 4
 KEPT = "digests.json"
 
 
-def identity(
-    bits: Mapping[str, str | int | float | bool],
-    checkpoint: Checkpoint | None = None,
-    *,
-    cache: Path | None = None,
-    progress: Progress = no_progress,
-) -> str:
+class ShardDigests(NamedTuple):
+    """One shard: its file's name, and the digests of its header and of its content."""
+
+    name: str
+    header: str
+    content: str
+
+
+class Contents(NamedTuple):
+    """Digests of a checkpoint's weights and of its config.json; empty without one."""
+
+    shards: tuple[ShardDigests, ...] = ()
+    config: str = ""
+
+    def facts(self) -> dict[str, str]:
+        """By file, what two copies of a checkpoint have alike."""
+        found = {shard.name: f"{shard.header} {shard.content}" for shard in self.shards}
+        return {**found, "config.json": self.config}
+
+
+def contents_of(
+    checkpoint: Checkpoint, *, cache: Path | None = None, progress: Progress = no_progress
+) -> Contents:
+    """`cache` is a folder for the digests of large shards."""
+    digests = content_digests(checkpoint.shards, cache, progress)
+    shards = tuple(
+        ShardDigests(shard.path.name, shard.digest, content)
+        for shard, content in zip(checkpoint.shards, digests, strict=True)
+    )
+    config_file = checkpoint.folder / "config.json"
+    config = hashlib.sha256(config_file.read_bytes()).hexdigest() if config_file.is_file() else ""
+    return Contents(shards, config)
+
+
+NO_CONTENTS = Contents()
+
+
+def identity(bits: Mapping[str, str | int | float | bool], contents: Contents = NO_CONTENTS) -> str:
     """A hex SHA-256 of this version, `bits` and a checkpoint's weights and config.
 
     `bits` are the settings that change bits: backend, device, dtype, whether it is compiled; not
-    lanes, fills or drafts. `cache` is a folder for the digests of large shards.
+    lanes, fills or drafts.
     """
-    weights: list[tuple[str, str]] = []
-    config = ""
-    if checkpoint is not None:
-        digests = content_digests(checkpoint.shards, cache, progress)
-        weights = sorted(zip((shard.digest for shard in checkpoint.shards), digests, strict=True))
-        config_file = checkpoint.folder / "config.json"
-        config = (
-            hashlib.sha256(config_file.read_bytes()).hexdigest() if config_file.is_file() else ""
-        )
+    weights = sorted((shard.header, shard.content) for shard in contents.shards)
+    config = contents.config
     parts = {"version": VERSION, "bits": dict(bits), "weights": weights, "config": config}
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 

@@ -12,6 +12,7 @@ from tensorfold.core.checkpoint.config import declared_dtype, read_config, read_
 from tensorfold.core.checkpoint.header import Shard, Stored, read_shard
 from tensorfold.core.errors import StartError
 from tensorfold.core.family_api import TensorSpec
+from tensorfold.core.share import Share
 
 if TYPE_CHECKING:
     import torch
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 MOST_INDEX = 256 << 20
+
+WHOLE = Share()
 
 # Formats whose values are numbers as they stand; packed ones come with their own reader.
 PLAIN_DTYPES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
@@ -64,9 +67,11 @@ class Checkpoint:
         device: torch.device | str = "cpu",
         progress: Progress = no_progress,
         tables: str = "disk",
+        share: Share = WHOLE,
     ) -> dict[str, Tensor]:
         """Check completeness, then read every tensor of `specs` into memory of its own.
 
+        Of what ranks cut, only what `share` holds is read; of the rest, all.
         Tensors are converted to `dtype` and moved to `device` one at a time; `progress` is told
         bytes of the files. Tables keep their format and stay on the host: mapped from their file
         with `tables` disk, copied with memory. Raises `StartError`.
@@ -75,8 +80,20 @@ class Checkpoint:
 
         self.check(specs, ignored)
         return load_tensors(
-            self, specs, dtype=dtype, device=device, progress=progress, tables=tables
+            self,
+            [spec for spec in specs if held(spec, share)],
+            dtype=dtype,
+            device=device,
+            progress=progress,
+            tables=tables,
+            share=share,
         )
+
+
+def held(spec: TensorSpec, share: Share) -> bool:
+    """Whether a rank reads anything of a tensor."""
+    first, last = share.run(spec.units)
+    return spec.unit is None or first <= spec.unit < last
 
 
 def told(names: Sequence[str]) -> str:

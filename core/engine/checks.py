@@ -150,11 +150,15 @@ def choose(
     calls: Sequence[Call],
     context: int,
     verdict: Callable[[Call, Candidate, Sequence[int]], bool] = holds,
+    everywhere: Callable[[bool], bool] = bool,
+    shares: Callable[[str, Candidate, Sequence[Call]], bool | None] = lambda *_: None,
 ) -> tuple[dict[str, Candidate], dict[str, bool | None]]:
     """The first candidate of each op that holds on all its calls, and each op's check.
 
     The check is true or false of the preferred candidate, and none where nothing called the op or
-    it rests on no library product.
+    it rests on no library product. `everywhere` tells whether what holds here does on all ranks.
+    `shares` tells whether a rank's share of a candidate's calls has the whole's bits, or none where
+    ranks cut nothing of them; the check of that name is of the candidate that is chosen.
     """
     chosen: dict[str, Candidate] = {}
     checks: dict[str, bool | None] = {}
@@ -163,13 +167,17 @@ def choose(
         widths = widths_of(name, own, context)
         checks[f"rows:{name}"] = None
         for candidate in choices:
+            shared = shares(name, candidate, own) if own else None
+            if shared is not None:
+                shared = checks[f"ranks:{name}"] = everywhere(shared)
             if not candidate.library:
                 chosen[name] = candidate
                 break
             held = bool(own) and all(verdict(call, candidate, widths) for call in own)
+            held = everywhere(held)
             if checks[f"rows:{name}"] is None and own:
                 checks[f"rows:{name}"] = held
-            if held:
+            if held and shared is not False:
                 chosen[name] = candidate
                 break
     return chosen, checks

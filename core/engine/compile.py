@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,16 +20,14 @@ def library_ops(namespace: str, ops: Ops) -> Ops:
     """The same table behind `torch.ops.<namespace>`, with schemas and shape functions."""
     library = torch.library.Library(namespace, "DEF")
     wrapped: dict[str, Callable[..., Any]] = {}
-    specs = {spec.name: spec for spec in SPECS}
-    for item in fields(Ops):
-        spec = specs[item.name]
-        call = getattr(ops, item.name)
+    for spec in SPECS:
+        call = getattr(ops, spec.name)
         library.define(spec.name + spec.schema)
         library.impl(spec.name, fresh_outputs(call), "CompositeExplicitAutograd")
         torch.library.register_fake(f"{namespace}::{spec.name}", spec.shape, lib=library)
         wrapped[spec.name] = getattr(getattr(torch.ops, namespace), spec.name).default
     KEPT.append(library)
-    return Ops(**wrapped)
+    return replace(ops, **wrapped)
 
 
 # A library's ops live as long as the library object does.

@@ -5,24 +5,34 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import prod
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from tensorfold.core.backend_api import EngineOrder
-from tensorfold.core.checkpoint import Checkpoint, identity, open_checkpoint, read_config
-from tensorfold.core.engine import checks, optable
+from tensorfold.core.backend_api import EngineOrder, Place
+from tensorfold.core.checkpoint import (
+    Checkpoint,
+    contents_of,
+    identity,
+    open_checkpoint,
+    read_config,
+)
+from tensorfold.core.checkpoint.load import elements
+from tensorfold.core.engine import checks, meeting, optable
+from tensorfold.core.engine.group import Group, ranked
 from tensorfold.core.engine.optable import Candidate, Candidates
 from tensorfold.core.engine.probe import Sizes, exercise, model_calls
+from tensorfold.core.engine.shares import shares_hold
 from tensorfold.core.engine.state import Storage, allocate, bytes_needed
 from tensorfold.core.engine.torch_engine import TorchEngine
 from tensorfold.core.engine_api import Info
 from tensorfold.core.errors import StartError
-from tensorfold.core.family_api import Family
+from tensorfold.core.family_api import CutProduct, Family, Model
 from tensorfold.core.fill_settings import fill_fields
 from tensorfold.core.ops import Ops
+from tensorfold.core.share import SAME_BITS, Share
 from tensorfold.core.state_spec import SIZES, StateSpec
 
 Compile = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -35,6 +45,7 @@ class Device:
     `tile` is its row tile and `free_bytes` what a model and its state may take. `bits` are further
     facts that its bits depend on. `graph` turns an op table into one that graph capture accepts,
     and gives the compiler of a layer; it is used when the order asks for compiled forwards.
+    `connect` meets other ranks, where it can.
     """
 
     backend: str
@@ -45,15 +56,18 @@ class Device:
     free_bytes: int
     bits: dict[str, str | int | float | bool]
     graph: Callable[[Ops], tuple[Ops, Compile]]
+    connect: Callable[[Place], Group] | None = None
     verdict: Callable[..., bool] = checks.holds
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Loaded:
-    """A family's config and weights, and the sizes the engine will have."""
+    """A family's config and weights, of what this rank holds, and the engine's sizes."""
 
     family: Family
     config: Any
+    vocab_size: int
+    cuts: Sequence[CutProduct]
     weights: Any
     checkpoint: Checkpoint
     spec: StateSpec
@@ -65,12 +79,17 @@ class Loaded:
 
 
 def open_torch_engine(order: EngineOrder, device: Device) -> TorchEngine:
-    """Raises `StartError` for whatever keeps the engine from opening."""
-    assert order.folder is not None
-    assert order.family is not None
+    """Raises `StartError` for whatever keeps the engine from opening, on every rank of it."""
+    folder, family = order.folder, order.family
+    assert folder is not None
+    assert family is not None
     optable.complete(device.candidates)
+    group = meet(order, device)
+    meeting.compare(group, meeting.settings_of(order.settings))
     with torch.inference_mode():
-        loaded = load(order, order.folder, order.family, device)
+        loaded = meeting.together(
+            group, lambda: load(order, folder, family, device, share_of(group))
+        )
         kept_bytes = order.settings.kept_bytes
         storage = allocate(
             loaded.spec,
@@ -80,8 +99,9 @@ def open_torch_engine(order: EngineOrder, device: Device) -> TorchEngine:
             device=device.device,
         )
         order.progress("checking ops", 0, 0)
-        chosen, found = choose_ops(loaded, storage, device)
-        ops = optable.table({name: candidate.call for name, candidate in chosen.items()})
+        chosen, found = choose_ops(loaded, storage, device, group)
+        own = optable.table({name: candidate.call for name, candidate in chosen.items()})
+        ops = ranked(own, group, loaded.vocab_size)
         compiled: Compile | None = None
         if order.settings.compile:
             ops, compiled = device.graph(ops)
@@ -94,7 +114,7 @@ def open_torch_engine(order: EngineOrder, device: Device) -> TorchEngine:
             drafter = loaded.family.drafter(
                 loaded.config, loaded.weights, ops, storage.buffers, model
             )
-    info = describe(order, loaded, device, chosen, found)
+    info = describe(order, loaded, device, chosen, found, group)
     return TorchEngine(info=info, model=model, storage=storage, tile=device.tile, drafter=drafter)
 
 
@@ -102,7 +122,20 @@ def name_of(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def load(order: EngineOrder, folder: Path, family: Family, device: Device) -> Loaded:
+def meet(order: EngineOrder, device: Device) -> Group | None:
+    """The other ranks, or none where there are none."""
+    if order.place is None:
+        return None
+    if device.connect is None:
+        raise StartError(f"backend {device.backend} runs on one rank")
+    return device.connect(order.place)
+
+
+def share_of(group: Group | None) -> Share:
+    return Share() if group is None else group.share
+
+
+def load(order: EngineOrder, folder: Path, family: Family, device: Device, share: Share) -> Loaded:
     settings = order.settings
     config = family.config(read_config(folder), settings.numerics)
     context = settings.context or family.context(config)
@@ -123,13 +156,14 @@ def load(order: EngineOrder, folder: Path, family: Family, device: Device) -> Lo
         )
     if settings.drafts and not family.drafts(config):
         raise StartError(f"--drafts is {settings.drafts}, and this checkpoint has no draft layer")
-    spec = family.state_spec(config, window_rows=settings.window_rows, drafts=settings.drafts > 0)
+    own = family.shared(config, share) if share.ranks > 1 else config
+    spec = family.state_spec(own, window_rows=settings.window_rows, drafts=settings.drafts > 0)
     spec = replace(spec, dtype=name_of(device.dtype))
     checkpoint = open_checkpoint(folder)
     specs = family.tensors(config)
     checkpoint.check(specs, family.ignored)
     weight_bytes = sum(
-        prod(one.shape) * SIZES[one.dtype or name_of(device.dtype)]
+        elements(one, share) * SIZES[one.dtype or name_of(device.dtype)]
         for one in specs
         if not one.table
     )
@@ -141,11 +175,14 @@ def load(order: EngineOrder, folder: Path, family: Family, device: Device) -> Lo
         device=device.device,
         progress=order.progress,
         tables=settings.tables,
+        share=share,
     )
     return Loaded(
         family=family,
-        config=config,
-        weights=family.weights(config, tensors, folder),
+        config=own,
+        vocab_size=family.vocab_size(config),
+        cuts=family.cut_products(config),
+        weights=family.weights(own, tensors, folder),
         checkpoint=checkpoint,
         spec=spec,
         lanes=settings.lanes,
@@ -188,23 +225,35 @@ def largest(holds: Callable[[int], bool], most: int) -> int:
 
 
 def choose_ops(
-    loaded: Loaded, storage: Storage, device: Device
+    loaded: Loaded, storage: Storage, device: Device, group: Group | None
 ) -> tuple[dict[str, Candidate], dict[str, bool | None]]:
-    """Each op's candidate that passes the load-time check on this model's own calls."""
+    """Each op's candidate that passes the load-time check on this model's own calls, everywhere."""
+
+    def model(ops: Ops) -> Model:
+        ops = ranked(ops, group, loaded.vocab_size)
+        return loaded.family.model(loaded.config, loaded.weights, ops, storage.buffers)
+
     calls = model_calls(
-        lambda ops: loaded.family.model(loaded.config, loaded.weights, ops, storage.buffers),
+        model,
         device.candidates,
         storage,
         sizes_of(loaded, device),
     )
-    return checks.choose(device.candidates, calls, loaded.context, device.verdict)
+    return checks.choose(
+        device.candidates,
+        calls,
+        loaded.context,
+        device.verdict,
+        partial(meeting.all_hold, group),
+        partial(shares_hold, loaded.cuts, share_of(group).ranks),
+    )
 
 
 def sizes_of(loaded: Loaded, device: Device) -> Sizes:
     return Sizes(
         tile=device.tile,
         context=loaded.context,
-        vocab_size=loaded.family.vocab_size(loaded.config),
+        vocab_size=loaded.vocab_size,
         window_rows=loaded.window_rows,
     )
 
@@ -221,6 +270,7 @@ def describe(
     device: Device,
     chosen: dict[str, Candidate],
     found: dict[str, bool | None],
+    group: Group | None,
 ) -> Info:
     labels = {name: candidate.label for name, candidate in chosen.items()}
     bits: dict[str, str | int | float | bool] = {
@@ -234,21 +284,31 @@ def describe(
         **{f"op:{name}": label for name, label in labels.items()},
         **file_digests(loaded.checkpoint.folder, loaded.family.files),
     }
+    ranks = share_of(group).ranks
+    alike = all(held is not False for name, held in found.items() if name.startswith("ranks:"))
+    if ranks not in SAME_BITS or not alike:
+        # Sums run in another tree, or a share has other bits than the whole.
+        bits["ranks"] = ranks
     cache = Path(order.settings.cache_dir) if order.settings.cache_dir else None
     settings = order.settings
+    contents = meeting.together(
+        group, lambda: contents_of(loaded.checkpoint, cache=cache, progress=order.progress)
+    )
+    meeting.compare(group, {**bits, **contents.facts()})
     return Info(
         backend=device.backend,
         family=loaded.family.name,
         device=str(device.device),
         dtype=str(bits["dtype"]),
-        identity=identity(bits, loaded.checkpoint, cache=cache, progress=order.progress),
-        vocab_size=loaded.family.vocab_size(loaded.config),
+        identity=identity(bits, contents),
+        vocab_size=loaded.vocab_size,
         lanes=loaded.lanes,
         context=loaded.context,
         chunk_rows=loaded.chunk_rows,
         round_rows=loaded.lanes * loaded.window_rows,
         window_rows=loaded.window_rows,
         grid=loaded.family.grid,
+        ranks=ranks,
         pack_rows=loaded.chunk_rows,
         drafts=loaded.drafts,
         bytes_per_token=loaded.spec.bytes_per_token(),

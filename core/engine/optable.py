@@ -7,7 +7,7 @@ shapes that the model really calls it with, that a row's bits do not depend on i
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -36,7 +36,7 @@ def complete(candidates: Candidates) -> None:
 
 
 def table(chosen: Mapping[str, Callable[..., Any]]) -> Ops:
-    return Ops(**{item.name: chosen[item.name] for item in fields(Ops)})
+    return Ops(**{spec.name: chosen[spec.name] for spec in SPECS})
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,10 @@ SPECS: tuple[OpSpec, ...] = (
 )
 
 
+def itself(columns: Tensor) -> Tensor:
+    return columns
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ops:
     """A backend's callables, each with the signature of its reference in `core/ops/<name>.py`."""
@@ -90,3 +94,5 @@ class Ops:
     sink_attention: Callable[..., Tensor]
     route_softplus: Callable[..., tuple[Tensor, Tensor]]
     experts_weighted: Callable[..., Tensor]
+    # Of products whose columns ranks cut, [R, own] to [R, all]; one rank has them all.
+    join: Callable[[Tensor], Tensor] = itself

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from tensorfold.core.ops.contract import Case, OpSpec, normal
+from tensorfold.core.share import UNITS
 
-PARTS = 8
+PARTS = UNITS
 
 
 def split(w_NK: Tensor, parts: int | None = None) -> Tensor:

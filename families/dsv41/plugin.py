@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tensorfold.core.family_api import BlockDrafter, Family, Golden, Model, TensorSpec
+from tensorfold.core.errors import StartError
+from tensorfold.core.family_api import BlockDrafter, CutProduct, Family, Golden, Model, TensorSpec
+from tensorfold.core.share import Share
 from tensorfold.core.state_spec import StateSpec
 from tensorfold.families.dsv41 import config as configs
 from tensorfold.families.dsv41 import names, state
@@ -47,6 +49,12 @@ class Dsv41Family:
 
     def drafts(self, config: configs.Config) -> bool:
         return config.drafting is not None
+
+    def shared(self, config: configs.Config, share: Share) -> configs.Config:
+        raise StartError(f"--ranks is {share.ranks}: deepseek_v41 runs on one rank")
+
+    def cut_products(self, config: configs.Config) -> Sequence[CutProduct]:
+        return ()
 
     def tensors(self, config: configs.Config) -> Sequence[TensorSpec]:
         return names.tensors(config)

@@ -7,9 +7,10 @@ mathematics are left alone.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
+from tensorfold.core.share import Share, units
 from tensorfold.families.common.reader import Reader, end_ids
 
 LINEAR = "linear_attention"
@@ -17,9 +18,26 @@ SPARSE = ("deepseek_sparse_attention", "indexed_attention")
 GRID = 64
 
 
+class Held(NamedTuple):
+    """What is held of the sums that ranks share: how many parts of the inner dimension of each
+    kind of product, and the experts from id `first` on, in `ranges` that are summed apart."""
+
+    kda: int
+    dsa: int
+    dense: int
+    shared: int
+    first: int
+    experts: int
+    ranges: int
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Config:
-    """Sizes and constants of the text model; names follow the checkpoint's keys where they can."""
+    """Sizes and constants of the text model; names follow the checkpoint's keys where they can.
+
+    Of a rank's share, heads, kda_heads and intermediate_size are what it holds, as `held` is;
+    everything else is the model's.
+    """
 
     vocab_size: int
     hidden_size: int
@@ -59,6 +77,18 @@ class Config:
     streams: int
     sinkhorn: int
     hc_eps: float
+    # of the sums that ranks share
+    held: Held
+
+
+NOTHING = Held(kda=0, dsa=0, dense=0, shared=0, first=0, experts=0, ranges=0)
+
+# What ranks cut, by the checkpoint's keys.
+HEADS, KDA_HEADS = "num_attention_heads", "linear_attn_config.num_heads"
+DSA_OUT = "num_attention_heads * v_head_dim"
+KDA_OUT = "linear_attn_config.num_heads * head_dim"
+DENSE, SHARED = "intermediate_size", "moe_intermediate_size * n_shared_experts"
+EXPERTS, VOCABULARY = "n_routed_experts", "vocab_size"
 
 
 def check_supported(text: Reader) -> None:
@@ -146,9 +176,31 @@ def read(raw: Mapping[str, Any]) -> Config:
         streams=text.size("hc_mult"),
         sinkhorn=text.size("hc_sinkhorn_iters"),
         hc_eps=text.positive("hc_eps"),
+        held=NOTHING,
     )
     check_sizes(config, text, linear)
-    return config
+    return shared(config, Share())
+
+
+def shared(whole: Config, share: Share) -> Config:
+    """The config of a share; raises `StartError` naming the key that cannot be cut for it."""
+    heads = share.size(whole.heads, HEADS)
+    kda_heads = share.size(whole.kda_heads, KDA_HEADS)
+    dense = share.size(whole.intermediate_size, DENSE)
+    inner = whole.expert_size * whole.shared_experts
+    share.bounds(whole.vocab_size, VOCABULARY)
+    first, last = share.bounds(whole.experts, EXPERTS)
+    size = whole.kda_size
+    held = Held(
+        kda=share.parts(kda_heads * size, whole.kda_heads * size, KDA_OUT),
+        dsa=share.parts(heads * whole.v_size, whole.heads * whole.v_size, DSA_OUT),
+        dense=share.parts(dense, whole.intermediate_size, DENSE),
+        shared=share.parts(share.size(inner, SHARED), inner, SHARED),
+        first=first,
+        experts=last - first,
+        ranges=units(whole.experts) * (last - first) // whole.experts,
+    )
+    return replace(whole, heads=heads, kda_heads=kda_heads, intermediate_size=dense, held=held)
 
 
 def check_sizes(config: Config, text: Reader, linear: Reader) -> None:

@@ -58,4 +58,4 @@ class Mtp:
         return ops.rms_norm(x_RD, w.out_norm, config.norm_eps)
 
     def logits(self, hidden_RD: Tensor) -> Tensor:
-        return self.ops.linear(hidden_RD, self.head)
+        return self.ops.join(self.ops.linear(hidden_RD, self.head))

@@ -89,4 +89,4 @@ class Glm53:
         self.pending = {}
 
     def logits(self, hidden_RD: Tensor) -> Tensor:
-        return self.ops.linear(hidden_RD, self.weights.head)
+        return self.ops.join(self.ops.linear(hidden_RD, self.weights.head))

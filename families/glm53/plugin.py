@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tensorfold.core.errors import StartError
-from tensorfold.core.family_api import Drafter, Family, Golden, Model, TensorSpec
+from tensorfold.core.family_api import CutProduct, Drafter, Family, Golden, Model, TensorSpec
+from tensorfold.core.share import Share
 from tensorfold.core.state_spec import StateSpec
 from tensorfold.families.glm53 import config as configs
 from tensorfold.families.glm53 import names, state
@@ -49,6 +50,12 @@ class Glm53Family:
 
     def drafts(self, config: configs.Config) -> bool:
         return config.mtp_layers > 0
+
+    def shared(self, config: configs.Config, share: Share) -> configs.Config:
+        return configs.shared(config, share)
+
+    def cut_products(self, config: configs.Config) -> Sequence[CutProduct]:
+        return names.cut_products(config)
 
     def tensors(self, config: configs.Config) -> Sequence[TensorSpec]:
         return names.tensors(config)

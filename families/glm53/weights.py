@@ -12,7 +12,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tensorfold.core.ops.experts import ranges
 from tensorfold.core.ops.linear_parts import split
 from tensorfold.families.glm53.config import Config
 from tensorfold.families.glm53.names import PREFIX
@@ -131,7 +130,7 @@ def kda(config: Config, take: Take) -> Kda:
         dt_bias=take("self_attn.dt_bias"),
         rate_H1=take("self_attn.A_log").exp()[:, None],
         out_norm=out_norm,
-        o_proj=split(take("self_attn.o_proj.weight")),
+        o_proj=split(take("self_attn.o_proj.weight"), config.held.kda),
     )
 
 
@@ -159,18 +158,19 @@ def dsa(config: Config, take: Take) -> Dsa:
         k_norm=take(index + "k_norm.weight"),
         k_norm_bias=take(index + "k_norm.bias"),
         ape_MD=take(index + "index_kpool_compress_ape"),
-        o_proj=split(take("self_attn.o_proj.weight")),
+        o_proj=split(take("self_attn.o_proj.weight"), config.held.dsa),
     )
 
 
-def mlp(take: Take, where: str) -> Mlp:
+def mlp(take: Take, where: str, parts: int) -> Mlp:
     gate_up = [take(f"{where}.gate_proj.weight"), take(f"{where}.up_proj.weight")]
-    return Mlp(gate_up=torch.cat(gate_up), down=split(take(f"{where}.down_proj.weight")))
+    return Mlp(gate_up=torch.cat(gate_up), down=split(take(f"{where}.down_proj.weight"), parts))
 
 
 def moe(config: Config, take: Take) -> Moe:
     gate_up, down = [], []
-    for expert in range(config.experts):
+    held = config.held
+    for expert in range(held.first, held.first + held.experts):
         where = f"mlp.experts.{expert}"
         both = [take(f"{where}.gate_proj.weight"), take(f"{where}.up_proj.weight")]
         gate_up.append(torch.cat(both).T)
@@ -180,9 +180,9 @@ def moe(config: Config, take: Take) -> Moe:
         bias=take("mlp.gate.e_score_correction_bias"),
         gate_up_EDI=torch.stack(gate_up).contiguous(),
         down_EID=torch.stack(down).contiguous(),
-        first=0,
-        parts=ranges(config.experts),
-        shared=mlp(take, "mlp.shared_experts"),
+        first=held.first,
+        parts=held.ranges,
+        shared=mlp(take, "mlp.shared_experts", held.shared),
     )
 
 
@@ -194,7 +194,7 @@ def layer(config: Config, index: int, tensors: Mapping[str, Tensor]) -> Layer:
         attention_hyper=hyper(take, "attn", "input_layernorm.weight"),
         attention=kda(config, take) if config.linear[index] else dsa(config, take),
         mlp_hyper=hyper(take, "ffn", "post_attention_layernorm.weight"),
-        mlp=mlp(take, "mlp") if config.dense[index] else moe(config, take),
+        mlp=mlp(take, "mlp", config.held.dense) if config.dense[index] else moe(config, take),
     )
 
 

@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 from tensorfold.core.checkpoint import open_checkpoint
 from tensorfold.core.errors import StartError
 from tensorfold.core.family_api import TensorSpec
+from tensorfold.core.share import Share
 
 
 def never(name: str) -> bool:
@@ -99,3 +100,57 @@ def test_a_file_replaced_after_its_header_was_read_is_refused(tmp_path: Path) ->
     path.write_bytes(path.read_bytes()[:-4])
     with pytest.raises(StartError, match="changed while it was read"):
         checkpoint.load([TensorSpec("a", (4,))], never, dtype=torch.float32)
+
+
+CUT = torch.arange(96, dtype=torch.float32).reshape(4, 24)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize(("axis", "units"), [(0, 4), (1, 8)])
+def test_ranks_read_their_own_runs_of_a_cut_axis_and_all_of_it_together(
+    tmp_path: Path, ranks: int, axis: int, units: int
+) -> None:
+    save_file({"cut": CUT, "all": CUT + 1}, tmp_path / "model.safetensors")
+    specs = [TensorSpec("cut", (4, 24), axis=axis, units=units), TensorSpec("all", (4, 24))]
+    parts = []
+    for rank in range(ranks):
+        told: list[tuple[str, int, int]] = []
+        loaded = open_checkpoint(tmp_path).load(
+            specs,
+            never,
+            dtype=torch.float32,
+            progress=lambda *step, told=told: told.append(step),
+            share=Share(rank=rank, ranks=ranks),
+        )
+        parts.append(loaded["cut"])
+        assert torch.equal(loaded["all"], CUT + 1)
+        read = 4 * (parts[-1].numel() + CUT.numel())
+        assert told[-1] == ("reading weights", read, read)
+    assert torch.equal(torch.cat(parts, axis), CUT)
+    sizes = [part.shape[axis] * units // CUT.shape[axis] for part in parts]
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_a_tensor_of_one_unit_is_read_by_the_rank_that_holds_it(tmp_path: Path) -> None:
+    tensors = {f"expert.{index}": torch.full((2,), float(index)) for index in range(16)}
+    save_file(tensors, tmp_path / "model.safetensors")
+    specs = [TensorSpec(f"expert.{i}", (2,), units=8, unit=i // 2) for i in range(16)]
+    found = [
+        list(
+            open_checkpoint(tmp_path).load(
+                specs, never, dtype=torch.float32, share=Share(rank=rank, ranks=3)
+            )
+        )
+        for rank in range(3)
+    ]
+    assert [len(names) for names in found] == [4, 6, 6]
+    assert [name for names in found for name in names] == list(tensors)
+
+
+def test_a_rank_checks_what_it_does_not_read(tmp_path: Path) -> None:
+    save_file({"cut": CUT}, tmp_path / "model.safetensors")
+    specs = [TensorSpec("cut", (4, 24), axis=1, units=8), TensorSpec("b", (1,), units=8, unit=7)]
+    with pytest.raises(StartError, match="lacks tensor 'b'"):
+        open_checkpoint(tmp_path).load(
+            specs, never, dtype=torch.float32, share=Share(rank=0, ranks=2)
+        )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tensorfold.core.checkpoint import identity, open_checkpoint
+from tensorfold.core.checkpoint import contents_of, identity, open_checkpoint
 from tensorfold.core.checkpoint.header import Shard
 
 BITS = {"backend": "cpu-reference", "dtype": "float32", "compile": False}
@@ -28,7 +28,7 @@ def checkpoint_in(
 
 
 def hashed(folder: Path, **options: Path) -> str:
-    return identity(BITS, open_checkpoint(folder), **options)
+    return identity(BITS, contents_of(open_checkpoint(folder), **options))
 
 
 def test_the_same_weights_elsewhere_have_the_same_identity(tmp_path: Path) -> None:

@@ -1,0 +1,84 @@
+"""Ranks over torch.distributed's gloo: processes on CPUs, of one host or several."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from tensorfold.core.backend_api import Place
+from tensorfold.core.errors import StartError
+from tensorfold.core.share import Share
+
+# Ranks load at their own pace; in a forward they do equal work.
+START = timedelta(minutes=30)
+FORWARD = timedelta(seconds=5)
+LOOPBACK = "127.0.0.1"
+
+
+class GlooGroup:
+    """A `group.Group` over a store that all of the ranks reach."""
+
+    def __init__(self, store: dist.Store, share: Share, host: str = LOOPBACK) -> None:
+        self.share = share
+        self.start = process_group(dist.PrefixStore("start", store), share, host, START)
+        self.forward = process_group(dist.PrefixStore("forward", store), share, host, FORWARD)
+
+    def gather(self, part: Tensor) -> Tensor:
+        return gathered(self.forward, self.share.ranks, part)
+
+    def exchange(self, told: bytes) -> list[bytes]:
+        ranks = self.share.ranks
+        sizes = gathered(self.start, ranks, torch.tensor([len(told)])).flatten().tolist()
+        padded = torch.zeros(max(1, *sizes), dtype=torch.uint8)
+        padded[: len(told)] = torch.frombuffer(bytearray(told), dtype=torch.uint8)
+        found = gathered(self.start, ranks, padded)
+        return [bytes(row[:size].numpy().tobytes()) for row, size in zip(found, sizes, strict=True)]
+
+
+def process_group(store: dist.Store, share: Share, host: str, timeout: timedelta) -> Any:
+    # Its type stub lacks what a group of one's own needs.
+    gloo: Any = dist.ProcessGroupGloo
+    options = gloo._Options()
+    if host == LOOPBACK:
+        # Nobody outside this machine has to reach its ranks.
+        options._devices = [gloo.create_device(hostname=LOOPBACK)]
+    else:
+        options._devices = [gloo.create_default_device()]
+    options._timeout = timeout
+    return gloo(store, share.rank, share.ranks, options)
+
+
+def gathered(group: Any, ranks: int, part: Tensor) -> Tensor:
+    # Written by a thread that knows nothing of inference mode.
+    with torch.inference_mode(False):
+        found = torch.empty(ranks, *part.shape, dtype=part.dtype)
+    group.allgather([list(found.unbind())], [part.contiguous()]).wait()
+    return found
+
+
+def connect(place: Place) -> GlooGroup:
+    """Meet the other ranks. Raises `StartError` where they do not come."""
+    try:
+        store = dist.TCPStore(
+            place.host,
+            place.port,
+            place.share.ranks,
+            place.share.rank == 0 and not place.served,
+            START,
+            wait_for_workers=False,
+            master_listen_fd=place.listener,
+        )
+        return GlooGroup(store, place.share, place.host)
+    except RuntimeError as error:
+        raise StartError(
+            f"rank {place.share.rank} of {place.share.ranks} did not meet the others at "
+            f"{place.host} port {place.port}: {first_line(error)}"
+        ) from None
+
+
+def first_line(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

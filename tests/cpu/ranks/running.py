@@ -1,0 +1,73 @@
+"""Processes that are ranks, forked from one that has imported torch and started no threads."""
+
+from __future__ import annotations
+
+import multiprocessing
+import socket
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tensorfold.backends.cpu_reference.backend import open_engine
+from tensorfold.core.backend_api import EngineOrder, Place
+from tensorfold.core.engine.torch_engine import TorchEngine
+from tensorfold.core.settings import read
+from tensorfold.core.share import Share
+from tests.cpu.driving import CKPT, FAMILY
+
+FORKING = multiprocessing.get_context("forkserver")
+FORKING.set_forkserver_preload(["tests.cpu.ranks.running"])
+SIZES = {"lanes": 8, "context": 320, "chunk_rows": 320, "window_rows": 8, "threads": 1}
+Work = Callable[..., Any]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def on_ranks(count: int, work: Work, *args: Any, seconds: float = 100) -> list[Any]:
+    """What `work(place, *args)` gives on each of `count` ranks; what it raises is an error here."""
+    port = free_port()
+    children, pipes = [], []
+    for rank in range(count):
+        share = Share(rank=rank, ranks=count)
+        place = Place(share=share, host="127.0.0.1", port=port) if count > 1 else None
+        ours, theirs = FORKING.Pipe()
+        child = FORKING.Process(target=run, args=(theirs, work, place, args), daemon=True)
+        child.start()
+        theirs.close()
+        children.append(child)
+        pipes.append(ours)
+    found = []
+    try:
+        for rank, pipe in enumerate(pipes):
+            assert pipe.poll(seconds), f"rank {rank} of {count} said nothing in {seconds} s"
+            held, said = pipe.recv()
+            assert held, f"rank {rank} of {count}: {said}"
+            found.append(said)
+    finally:
+        for child in children:
+            child.join(5 if len(found) == count else 0)
+            child.kill()
+            child.join()
+    return found
+
+
+def run(pipe: Connection, work: Work, place: Place | None, args: tuple[Any, ...]) -> None:
+    torch.set_num_threads(1)
+    try:
+        pipe.send((True, work(place, *args)))
+    except BaseException:
+        pipe.send((False, traceback.format_exc()))
+
+
+def opened_at(place: Place | None, folder: Path = CKPT, **flags: Any) -> TorchEngine:
+    settings = read(SIZES | flags, {})
+    return open_engine(EngineOrder(settings=settings, folder=folder, family=FAMILY, place=place))
