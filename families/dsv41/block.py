@@ -15,6 +15,7 @@ from torch import Tensor
 from tensorfold.core.ops import Ops
 from tensorfold.core.ops.experts import clamped_swiglu
 from tensorfold.core.ops.wide import wide, wide_dtype
+from tensorfold.families.common.padding import of_real_rows
 from tensorfold.families.dsv41.attention import Picked, Role, attend, narrowed
 from tensorfold.families.dsv41.config import Config
 from tensorfold.families.dsv41.plan import Memory, Window
@@ -47,17 +48,17 @@ def enter(config: Config, ops: Ops, w: Hyper, s: Streams) -> tuple[Tensor, Tenso
 
 
 def shared(config: Config, ops: Ops, w: Mlp, narrow_RD: Tensor) -> Tensor:
-    hidden = clamped_swiglu(ops.linear(narrow_RD, w.gate_up), config.swiglu_limit)
-    return ops.linear_parts(narrowed(config, hidden), w.down)
+    hidden = clamped_swiglu(wide(ops.linear(narrow_RD, w.gate_up)), config.swiglu_limit)
+    return ops.linear_parts(narrowed(config, hidden.to(narrow_RD.dtype)), w.down)
 
 
-def moe(config: Config, ops: Ops, w: Moe, top: int, x_RD: Tensor) -> Tensor:
+def moe(config: Config, ops: Ops, w: Moe, top: int, real_R1: Tensor, x_RD: Tensor) -> Tensor:
     logit_RE = ops.linear(x_RD, w.router)
     ids_RK, weight_RK = ops.route_softplus(logit_RE, w.bias, top, config.routed_scale)
     narrow_RD = narrowed(config, x_RD)
     routed = ops.experts_weighted(
         narrow_RD,
-        ids_RK,
+        of_real_rows(ids_RK, real_R1),
         weight_RK,
         w.gate_up_EDI,
         w.down_EID,
@@ -87,9 +88,11 @@ def attention_sublayer(
     return Streams(ops.hc_join(y_RD, s.x_RND, post_RN, comb_RNN), pre_RN), picked
 
 
-def moe_sublayer(config: Config, ops: Ops, w: Hyper, own: Moe, top: int, s: Streams) -> Streams:
+def moe_sublayer(
+    config: Config, ops: Ops, w: Hyper, own: Moe, top: int, real_R1: Tensor, s: Streams
+) -> Streams:
     x_RD, pre_RN, post_RN, comb_RNN = enter(config, ops, w, s)
-    y_RD = moe(config, ops, own, top, x_RD)
+    y_RD = moe(config, ops, own, top, real_R1, x_RD)
     return Streams(ops.hc_join(y_RD, s.x_RND, post_RN, comb_RNN), pre_RN)
 
 

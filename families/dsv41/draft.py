@@ -16,6 +16,7 @@ from tensorfold.core.family_api import Proposal, Rows
 from tensorfold.core.ops import Ops
 from tensorfold.core.ops.hc_split import sigmoid
 from tensorfold.core.ops.wide import wide
+from tensorfold.families.common.padding import real_rows
 from tensorfold.families.common.rings import ring_slots
 from tensorfold.families.dsv41 import block, rope
 from tensorfold.families.dsv41.attention import inputs, narrowed, output
@@ -123,14 +124,16 @@ class Dspark:
         )
         return output(config, self.ops, w, window, o_RHC)
 
-    def stage(self, w: Layer, ring_LTC: Tensor, window: Window, s: Streams) -> Streams:
+    def stage(
+        self, w: Layer, ring_LTC: Tensor, window: Window, real_R1: Tensor, s: Streams
+    ) -> Streams:
         config, ops = self.config, self.ops
         assert config.drafting is not None
         x_RD, pre_RN, post_RN, comb_RNN = block.enter(config, ops, w.attention_hyper, s)
         y_RD = self.attend(w.attention, ring_LTC, window, x_RD)
         s = Streams(ops.hc_join(y_RD, s.x_RND, post_RN, comb_RNN), pre_RN)
         top = config.drafting.experts_per_token
-        return block.moe_sublayer(config, ops, w.moe_hyper, w.moe, top, s)
+        return block.moe_sublayer(config, ops, w.moe_hyper, w.moe, top, real_R1, s)
 
     def hidden(self, rows: Rows) -> Tensor:
         """A block's rows after the stages, before the norm, [R, D]."""
@@ -138,7 +141,7 @@ class Dspark:
         window = block_window(self.config, rows, self.rings[0].shape[1], turn)
         s = block.begin(self.config, self.embed[rows.ids_R])
         for w, ring_LTC in zip(self.weights.stages, self.rings, strict=True):
-            s = self.stage(w, ring_LTC, window, s)
+            s = self.stage(w, ring_LTC, window, real_rows(rows), s)
         return self.ops.hc_collapse(s.x_RND, s.pre_RN)
 
     def propose(self, rows: Rows, choose: Choose = highest) -> Proposal:

@@ -80,7 +80,8 @@ class Dsv41:
             if config.drafting and layer in config.drafting.taps:
                 taps.append(streams.x_RND)
             streams, picked = self.attention(made, layer, picked, streams)
-            streams = kinds.moe(config, ops, w.moe_hyper, w.moe, config.experts_per_token, streams)
+            top = config.experts_per_token
+            streams = kinds.moe(config, ops, w.moe_hyper, w.moe, top, made.real_R1, streams)
         self.taps = block.tapped(taps) if taps else None
         hidden_RD = ops.hc_collapse(streams.x_RND, streams.pre_RN)
         return ops.rms_norm(hidden_RD, self.weights.norm, config.norm_eps)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from tensorfold.core.family_api import Rows
+from tensorfold.families.common.padding import real_rows
 from tensorfold.families.common.rings import ring_slots, ring_sources
 from tensorfold.families.dsv41.config import PAGE, Config
 from tensorfold.families.dsv41.rope import Rates, Turn, turn_at
@@ -47,11 +48,13 @@ class Memory(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """Of layers with the window alone (`plain`), of layers that compress, and by ratio."""
+    """Of layers with the window alone (`plain`), of layers that compress, and by ratio; real_R1
+    tells which rows are no padding."""
 
     plain: Window
     compressed: Window
     memory: Mapping[int, Memory]
+    real_R1: Tensor
 
 
 def memory(rows: Rows, ratio: int, *, ring: int, page_rows: int, rate_P: Tensor) -> Memory:
@@ -100,7 +103,12 @@ def make(config: Config, rows: Rows, rates: Rates, state: Mapping[str, Tensor]) 
             rate_P=rates.compressed_P,
         )
     turn = turn_at(rows.position_R, rates.compressed_P)
-    return Plan(plain=own, compressed=own._replace(turn=turn), memory=by_ratio)
+    return Plan(
+        plain=own,
+        compressed=own._replace(turn=turn),
+        memory=by_ratio,
+        real_R1=real_rows(rows),
+    )
 
 
 def history(rows: Rows, state: Mapping[str, Tensor], back: int) -> Tensor:

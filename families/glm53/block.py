@@ -14,6 +14,7 @@ from tensorfold.core.family_api import Rows
 from tensorfold.core.ops import Ops
 from tensorfold.core.ops.experts import clamped_swiglu
 from tensorfold.core.ops.wide import wide
+from tensorfold.families.common.padding import of_real_rows
 from tensorfold.families.glm53.attention import Pending, dsa, kda_prompt, kda_window
 from tensorfold.families.glm53.config import Config
 from tensorfold.families.glm53.plan import Plan
@@ -38,12 +39,11 @@ def mean_of(x_RND: Tensor) -> Tensor:
 
 
 def mlp(config: Config, ops: Ops, w: Mlp, x_RD: Tensor) -> Tensor:
-    return ops.linear_parts(
-        clamped_swiglu(ops.linear(x_RD, w.gate_up), config.swiglu_limit), w.down
-    )
+    hidden = clamped_swiglu(wide(ops.linear(x_RD, w.gate_up)), config.swiglu_limit)
+    return ops.linear_parts(hidden.to(x_RD.dtype), w.down)
 
 
-def moe(config: Config, ops: Ops, w: Moe, x_RD: Tensor) -> Tensor:
+def moe(config: Config, ops: Ops, w: Moe, real_R1: Tensor, x_RD: Tensor) -> Tensor:
     ids_RK, weight_RK = ops.route(
         ops.linear(x_RD, w.router),
         w.bias,
@@ -53,7 +53,7 @@ def moe(config: Config, ops: Ops, w: Moe, x_RD: Tensor) -> Tensor:
     )
     routed = ops.experts(
         x_RD,
-        ids_RK,
+        of_real_rows(ids_RK, real_R1),
         weight_RK,
         w.gate_up_EDI,
         w.down_EID,
@@ -96,9 +96,11 @@ def mlp_sublayer(config: Config, ops: Ops, w: Hyper, own: Mlp, x: Tensor) -> Ten
     return ops.hc_join(mlp(config, ops, own, x_RD), x, post_RN, comb_RNN)
 
 
-def moe_sublayer(config: Config, ops: Ops, w: Hyper, own: Moe, x: Tensor) -> Tensor:
+def moe_sublayer(
+    config: Config, ops: Ops, w: Hyper, own: Moe, real_R1: Tensor, x: Tensor
+) -> Tensor:
     x_RD, post_RN, comb_RNN = enter(config, ops, w, x)
-    return ops.hc_join(moe(config, ops, own, x_RD), x, post_RN, comb_RNN)
+    return ops.hc_join(moe(config, ops, own, real_R1, x_RD), x, post_RN, comb_RNN)
 
 
 class Kinds(NamedTuple):

@@ -54,7 +54,9 @@ class Mtp:
         normed = ops.rms_norm(x_RD, w.input_norm, config.norm_eps)
         attended, _ = dsa(config, ops, w.attention, self.state, made, rows, normed)
         x_RD = x_RD + attended
-        x_RD = x_RD + moe(config, ops, w.mlp, ops.rms_norm(x_RD, w.post_norm, config.norm_eps))
+        x_RD = x_RD + moe(
+            config, ops, w.mlp, made.real_R1, ops.rms_norm(x_RD, w.post_norm, config.norm_eps)
+        )
         return ops.rms_norm(x_RD, w.out_norm, config.norm_eps)
 
     def logits(self, hidden_RD: Tensor) -> Tensor:

@@ -68,8 +68,10 @@ class Glm53:
                 x_RND = kinds.kda_prompt(*attention)
             else:
                 x_RND, self.pending[index] = kinds.kda_window(*attention)
-            run = kinds.moe if isinstance(w.mlp, Moe) else kinds.mlp
-            x_RND = run(config, ops, w.mlp_hyper, w.mlp, x_RND)
+            if isinstance(w.mlp, Moe):
+                x_RND = kinds.moe(config, ops, w.mlp_hyper, w.mlp, made.real_R1, x_RND)
+            else:
+                x_RND = kinds.mlp(config, ops, w.mlp_hyper, w.mlp, x_RND)
         return ops.rms_norm(block.mean_of(x_RND), self.weights.norm, config.norm_eps)
 
     def prompt(self, rows: Rows) -> Tensor:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from tensorfold.core.family_api import Rows
 from tensorfold.core.ops.pick_tokens import list_width
+from tensorfold.families.common.padding import real_rows
 from tensorfold.families.common.rings import ring_slots, ring_sources
 from tensorfold.families.glm53.config import GRID, Config
 
@@ -22,7 +23,7 @@ class Plan(NamedTuple):
     source_RT: rows of [history, u] under a row's convolution taps. pool_source_RM: rows of
     [tail, this forward's rows] that make the pool ending at a row; pool_slot_R and tail_slot_R:
     where the pool and the row go, the spare page or lane if nowhere. dense_RK: token lists when
-    no row may drop a key, else none.
+    no row may drop a key, else none. real_R1: which rows are no padding.
     """
 
     source_RT: Tensor
@@ -31,6 +32,7 @@ class Plan(NamedTuple):
     pool_slot_R: Tensor
     tail_slot_R: Tensor
     dense_RK: Tensor | None
+    real_R1: Tensor
 
 
 def history_sources(rows: Rows, kept_B: Tensor, history: int) -> Tensor:
@@ -77,4 +79,5 @@ def make(config: Config, rows: Rows, *, tail: int, pool_slots: int) -> Plan:
         pool_slot_R=torch.where(closes_R, rows.slot_R // config.pool, pool_slots - 1),
         tail_slot_R=ring_slots(rows, tail),
         dense_RK=dense_lists(config, rows),
+        real_R1=real_rows(rows),
     )
