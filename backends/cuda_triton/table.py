@@ -5,10 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tensorfold.backends.cuda_triton.kernels.engram_gate import engram_gate
+from tensorfold.backends.cuda_triton.kernels.experts import experts
+from tensorfold.backends.cuda_triton.kernels.experts_weighted import experts_weighted
+from tensorfold.backends.cuda_triton.kernels.hc_collapse import hc_collapse
+from tensorfold.backends.cuda_triton.kernels.hc_join import hc_join
+from tensorfold.backends.cuda_triton.kernels.hc_mix import hc_mix
+from tensorfold.backends.cuda_triton.kernels.hc_split import hc_split
+from tensorfold.backends.cuda_triton.kernels.layer_norm import layer_norm
 from tensorfold.backends.cuda_triton.kernels.linear import linear
 from tensorfold.backends.cuda_triton.kernels.linear_heads import linear_heads
 from tensorfold.backends.cuda_triton.kernels.linear_parts import linear_parts
+from tensorfold.backends.cuda_triton.kernels.pool_keys import pool_keys
 from tensorfold.backends.cuda_triton.kernels.rms_norm import rms_norm
+from tensorfold.backends.cuda_triton.kernels.route import route
+from tensorfold.backends.cuda_triton.kernels.route_softplus import route_softplus
+from tensorfold.backends.cuda_triton.kernels.short_conv import short_conv
 from tensorfold.core.engine.optable import Candidate, Candidates
 
 Call = Callable[..., Any]
@@ -19,6 +31,18 @@ BY_ROW: dict[str, Call] = {
     "linear_parts": linear_parts,
     "linear_heads": linear_heads,
     "rms_norm": rms_norm,
+    "layer_norm": layer_norm,
+    "hc_split": hc_split,
+    "hc_mix": hc_mix,
+    "hc_collapse": hc_collapse,
+    "hc_join": hc_join,
+    "short_conv": short_conv,
+    "pool_keys": pool_keys,
+    "route": route,
+    "route_softplus": route_softplus,
+    "engram_gate": engram_gate,
+    "experts": experts,
+    "experts_weighted": experts_weighted,
 }
 # Recurrences, attention and the indexes: rows that read what other rows left.
 BY_MEMORY: dict[str, Call] = {}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from tensorfold.backends.cuda_triton.kernels.products import Weight, summed
+from tensorfold.backends.cuda_triton.kernels.products import summed
+from tensorfold.backends.cuda_triton.kernels.tiles import joined
 
 # A narrow weight's K is cut, so that enough programs read it.
 NARROW, MOST_PARTS, LEAST_K = 4096, 8, 256
@@ -20,9 +20,4 @@ def parts_of(n: int, k: int) -> int:
 
 
 def linear(x_RK: Tensor, w_NK: Tensor) -> Tensor:
-    n, k = w_NK.shape
-    w_NK = w_NK.contiguous()
-    parts = parts_of(n, k)
-    inner = k // parts
-    weight = Weight(w_NK, parts, inner, n, by_part=inner, by_n=k, by_k=1)
-    return summed(x_RK, weight, torch.promote_types(x_RK.dtype, w_NK.dtype))
+    return summed(x_RK, joined(w_NK, parts_of(*w_NK.shape)))

@@ -7,34 +7,29 @@ R rows, P parts, K, N as in `core/ops/linear_parts.py`.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-
-class Tile(NamedTuple):
-    """Rows, columns and K step of a program, and how the compiler schedules it."""
-
-    rows: int
-    columns: int
-    step: int
-    warps: int
-    stages: int
+from tensorfold.backends.cuda_triton.kernels.many import fits, run_many
+from tensorfold.backends.cuda_triton.kernels.tiles import Tile, Weight
 
 
-class Weight(NamedTuple):
-    """A weight by strides: `parts` of [K, N], each entry at part, n and k times these."""
-
-    tensor: Tensor
-    parts: int
-    k: int
-    n: int
-    by_part: int
-    by_n: int
-    by_k: int
+@triton.jit
+def exact_dot(a, b, total, WIDE: tl.constexpr):
+    """total + a @ b. WIDE: a is bfloat16 and b is float32, which three bfloat16 hold exactly."""
+    if WIDE:
+        first = b.to(tl.bfloat16)
+        rest = b - first.to(tl.float32)
+        second = rest.to(tl.bfloat16)
+        third = (rest - second.to(tl.float32)).to(tl.bfloat16)
+        total = tl.dot(a, third, total)
+        total = tl.dot(a, second, total)
+        total = tl.dot(a, first, total)
+    else:
+        total = tl.dot(a, b, total, input_precision="ieee")
+    return total
 
 
 @triton.jit(do_not_specialize=["num_rows"])
@@ -59,10 +54,7 @@ def product(
     WHOLE_N: tl.constexpr,
     WHOLE_K: tl.constexpr,
 ):
-    """out[r, p, n] = x[r, p] . w[p, :, n]; a program has one part of a tile of rows and columns.
-
-    WIDE multiplies in float32 operands of two formats.
-    """
+    """out[r, p, n] = x[r, p] . w[p, :, n]; a program has one part of a tile of rows and columns."""
     part = tl.program_id(2).to(tl.int64)
     row = (tl.program_id(1) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
@@ -81,21 +73,20 @@ def product(
             b = tl.load(w_at + k * w_by_k)
         else:
             b = tl.load(w_at + k * w_by_k, mask=w_mask, other=0.0)
-        if WIDE:
-            a, b = a.to(tl.float32), b.to(tl.float32)
-        total = tl.dot(a, b, total, input_precision="ieee")
+        total = exact_dot(a, b, total, WIDE)
     out_at = out + part * out_by_part + row[:, None] * out_by_row + column[None, :]
     tl.store(out_at, total.to(out.dtype.element_ty), mask=here[:, None] & (column[None, :] < N))
 
 
 @triton.jit
 def tree_of(parts, by_part, mask, P: tl.constexpr):
-    """((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)) of P parts, a power of two up to eight."""
+    """P parts added pairwise, neighbours first: the largest power of two below P, and the rest."""
+    LEFT: tl.constexpr = 4 if P > 4 else (2 if P > 2 else 1)
     if P == 1:
         total = tl.load(parts, mask=mask, other=0.0)
     else:
-        left = tree_of(parts, by_part, mask, P // 2)
-        right = tree_of(parts + P // 2 * by_part, by_part, mask, P // 2)
+        left = tree_of(parts, by_part, mask, LEFT)
+        right = tree_of(parts + LEFT * by_part, by_part, mask, P - LEFT)
         total = left + right
     return total
 
@@ -105,16 +96,32 @@ def add_parts(parts, out, size, P: tl.constexpr, BLOCK: tl.constexpr):
     """out[i] = the tree of parts[p, i]; both are contiguous."""
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = place < size
-    total = tree_of(parts + place, size.to(tl.int64), mask, P)
+    total = tree_of(parts + place, size, mask, P)
     tl.store(out + place, total.to(out.dtype.element_ty), mask=mask)
 
 
-def tile_of(rows: int, weight: Weight) -> Tile:
+# Above this many rows products of bfloat16 run by programs that stay.
+FEW = 64
+
+
+def tile_of(rows: int) -> Tile:
+    """Of a program that has one tile."""
     if rows <= 16:
         return Tile(16, 64, 128, 4, 4)
-    if rows <= 64:
+    if rows <= FEW:
         return Tile(32 if rows <= 32 else 64, 64, 128, 4, 3)
-    return Tile(128, 128, 64, 8, 3)
+    return Tile(128, 128, 32, 8, 3)
+
+
+def tile_many(rows: int, w: Weight, apart: bool) -> Tile:
+    """Of programs that stay; waiting sums take a tile's room twice."""
+    if w.parts > 1 and not apart:
+        return Tile(128, 128, 64, 8, 4)
+    return Tile(128, 256, 64, 8, 3)
+
+
+def result_type(x: Tensor, w: Tensor) -> torch.dtype:
+    return torch.promote_types(x.dtype, w.dtype)
 
 
 def run_parts(x: Tensor, x_by_row: int, x_by_part: int, w: Weight, out: Tensor, tile: Tile) -> None:
@@ -122,6 +129,8 @@ def run_parts(x: Tensor, x_by_row: int, x_by_part: int, w: Weight, out: Tensor, 
     rows = out.shape[0]
     if not rows:
         return
+    wide = x.dtype != w.tensor.dtype
+    assert not wide or (x.dtype, w.tensor.dtype) == (torch.bfloat16, torch.float32), x.dtype
     grid = (triton.cdiv(w.n, tile.columns), triton.cdiv(rows, tile.rows), w.parts)
     product[grid](
         x,
@@ -137,7 +146,7 @@ def run_parts(x: Tensor, x_by_row: int, x_by_part: int, w: Weight, out: Tensor, 
         w.by_k,
         out.stride(0),
         out.stride(1),
-        WIDE=x.dtype != w.tensor.dtype,
+        WIDE=wide,
         ROWS=tile.rows,
         COLUMNS=tile.columns,
         STEP=tile.step,
@@ -148,13 +157,21 @@ def run_parts(x: Tensor, x_by_row: int, x_by_part: int, w: Weight, out: Tensor, 
     )
 
 
-def summed(x_RK: Tensor, w: Weight, dtype: torch.dtype, tile: Tile | None = None) -> Tensor:
-    """[R, P * K] times the parts of a weight, added in the tree: [R, N]."""
+def summed(x_RK: Tensor, w: Weight, tile: Tile | None = None) -> Tensor:
+    """[R, P * K] times the parts of a weight, added in the tree: [R, N].
+
+    `tile` only changes who does what, as in `each`.
+    """
     if x_RK.stride(1) != 1:
         x_RK = x_RK.contiguous()
     rows = x_RK.shape[0]
-    tile = tile or tile_of(rows, w)
-    out_RN = x_RK.new_empty(rows, w.n, dtype=dtype)
+    out_RN = x_RK.new_empty(rows, w.n, dtype=result_type(x_RK, w.tensor))
+    if tile is None and rows > FEW:
+        large = tile_many(rows, w, False)
+        if fits(x_RK, w, out_RN, large, False):
+            run_many(x_RK, w, out_RN, large, False)
+            return out_RN
+    tile = tile or tile_of(rows)
     if w.parts == 1:
         run_parts(x_RK, x_RK.stride(0), w.k, w, out_RN[:, None], tile)
         return out_RN
@@ -164,3 +181,19 @@ def summed(x_RK: Tensor, w: Weight, dtype: torch.dtype, tile: Tile | None = None
     if size:
         add_parts[(triton.cdiv(size, 1024),)](parts_PRN, out_RN, size, P=w.parts, BLOCK=1024)
     return out_RN
+
+
+def each(x_RPK: Tensor, w: Weight, tile: Tile | None = None) -> Tensor:
+    """[R, P, K] times each part: [R, P, N]."""
+    rows, parts, inner = x_RPK.shape
+    if x_RPK.stride(2) != 1:
+        x_RPK = x_RPK.contiguous()
+    out_RPN = x_RPK.new_empty(rows, parts, w.n, dtype=result_type(x_RPK, w.tensor))
+    if tile is None and rows > FEW and x_RPK.stride(1) == inner:
+        large = tile_many(rows, w, True)
+        x_RK, out_RN = x_RPK.flatten(1), out_RPN.view(rows, parts * w.n)
+        if fits(x_RK, w, out_RN, large, True):
+            run_many(x_RK, w, out_RN, large, True)
+            return out_RPN
+    run_parts(x_RPK, x_RPK.stride(0), x_RPK.stride(1), w, out_RPN, tile or tile_of(rows))
+    return out_RPN

@@ -1,0 +1,109 @@
+"""Forms for few rows and for many rows, and tiles of every size, give a row the same bits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tensorfold.backends.cuda_triton.kernels import experts as kernels
+from tensorfold.backends.cuda_triton.kernels.many import run_many
+from tensorfold.backends.cuda_triton.kernels.products import each, summed
+from tensorfold.backends.cuda_triton.kernels.rounded import fp8_rounded
+from tensorfold.backends.cuda_triton.kernels.tiles import Tile, apart, joined
+from tensorfold.core.engine.contract_check import poisoned
+from tensorfold.core.ops import SPECS, Case
+from tensorfold.core.ops.linear_parts import tree
+from tensorfold.core.ops.rounding import fp8_round
+
+SMALL, WIDE = Tile(16, 32, 16, 4, 3), Tile(32, 64, 32, 4, 3)
+
+
+def normal(*shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+@pytest.mark.parametrize("rows", [1, 16, 37])
+@pytest.mark.parametrize("parts", [1, 2, 4, 8])
+def test_programs_that_stay_add_parts_as_others_do(rows: int, parts: int) -> None:
+    x, w = normal(rows, 32 * parts), normal(96, 32 * parts)
+    for weight in (joined(w, parts), apart(w.view(96, parts, 32).permute(1, 2, 0))):
+        with poisoned():
+            found = torch.empty(rows, 96)
+            run_many(x, weight, found, SMALL, False)
+            wanted = summed(x, weight, WIDE)
+        assert torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize("rows", [1, 37])
+def test_programs_that_stay_keep_heads_apart(rows: int) -> None:
+    x, w = normal(rows, 3, 32), normal(3, 32, 64)
+    with poisoned():
+        found = torch.empty(rows, 3 * 64)
+        run_many(x.flatten(1), apart(w), found, SMALL, True)
+        assert torch.equal(found.view(rows, 3, 64), each(x, apart(w), WIDE))
+
+
+@pytest.mark.parametrize("parts", range(1, 9))
+def test_parts_of_any_number_are_added_in_the_ops_tree(parts: int) -> None:
+    x, w = normal(3, parts, 16), normal(parts, 16, 32)
+    sums = torch.stack([summed(x[:, part], apart(w[part : part + 1])) for part in range(parts)])
+    assert torch.equal(summed(x.flatten(1), apart(w)), tree(sums))
+
+
+CASES = [
+    pytest.param(spec.name == "experts_weighted", case, id=f"{spec.name}-{case.name}")
+    for spec in SPECS
+    if spec.name in ("experts", "experts_weighted")
+    for case in spec.cases(torch.Generator().manual_seed(1))[1:]
+]
+
+
+@pytest.mark.parametrize(("weighted", "case"), CASES)
+def test_experts_by_pick_and_by_group_give_the_same_bits(weighted: bool, case: Case) -> None:
+    args: dict[str, Any] = {k: v[:20] if k in case.rows else v for k, v in case.args.items()}
+    rounded = args.pop("rounded", False)
+    # One expert has more rows than a tile, and one pick weighs nothing that is a number.
+    args["ids_RK"] = args["ids_RK"].clone()
+    args["ids_RK"][:17] = args["ids_RK"][0]
+    absent = (args["ids_RK"] < args["first"]) | (
+        args["ids_RK"] >= args["first"] + len(args["gate_up_EDI"])
+    )
+    args["weight_RK"] = args["weight_RK"].masked_fill(absent, float("nan"))
+    with poisoned():
+        few = kernels.run(*args.values(), weighted, rounded, few=True)
+        many = kernels.run(*args.values(), weighted, rounded, (WIDE, SMALL), few=False)
+    assert bool(torch.isfinite(few).all())
+    assert torch.equal(few, many)
+
+
+def test_rounding_to_fp8_is_the_references() -> None:
+    import triton
+    import triton.language as tl
+
+    @triton.jit
+    def rounded(x, out):
+        at = tl.arange(0, 16)[:, None] * 64 + tl.arange(0, 64)[None, :]
+        tl.store(out + at, fp8_rounded(tl.load(x + at), 16, 64))
+
+    x = normal(16, 64) * torch.exp2(torch.arange(64) / 8 - 6)
+    x[0, :32] = 0.0
+    x[1, 0], x[1, 1] = 448.0, 1e-9
+    out = torch.empty_like(x)
+    rounded[(1,)](x, out)
+    assert torch.equal(out, fp8_round(x))
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+def test_no_logit_names_an_expert_that_is_not_there(bad: float) -> None:
+    from tensorfold.backends.cuda_triton.kernels.route import route
+
+    logit = torch.full((3, 10), bad)
+    logit[1, 3] = 0.5
+    logit[2, ::2] = 0.0
+    for bias in (torch.zeros(10), torch.full((10,), float("-inf"))):
+        ids, _ = route(logit, bias, 4, 2.5, True)
+        assert bool(((ids >= 0) & (ids < 10)).all())
+        assert bool((ids[:, 1:] > ids[:, :-1]).all())
