@@ -28,7 +28,6 @@ def mix_runs(
     num_rows,
     F,
     M,
-    WIDE: tl.constexpr,
     ROWS: tl.constexpr,
     OUTPUTS: tl.constexpr,
     STEP: tl.constexpr,
@@ -49,7 +48,7 @@ def mix_runs(
         a = tl.load(x_at, mask=here[:, None] & inside[None, :], other=0.0)
         fn_at = fn + output[None, :] * F + column[:, None]
         b = tl.load(fn_at, mask=(output < M)[None, :] & inside[:, None], other=0.0)
-        total = exact_dot(a, b, total, WIDE)
+        total = exact_dot(a, b, total)
         value = a.to(tl.float32)
         squares += value * value
     at = run.to(tl.int64) * num_rows + row
@@ -137,13 +136,14 @@ def mixed(
     iterations: int,
     collapse: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """First the collapsed row, or without `collapse` its weights; then post and comb."""
+    """First the collapsed row, or without `collapse` its weights; then post and comb. What is not a
+    row has the format of fn."""
     x_RND, fn_MF = x_RND.contiguous(), fn_MF.contiguous()
     rows, n, d = x_RND.shape
     outputs, inner = fn_MF.shape
     runs = triton.cdiv(inner, RUN)
-    first = x_RND.new_empty(rows, d if collapse else n)
-    post_RN, comb_RNN = x_RND.new_empty(rows, n), x_RND.new_empty(rows, n, n)
+    first = x_RND.new_empty(rows, d) if collapse else fn_MF.new_empty(rows, n)
+    post_RN, comb_RNN = fn_MF.new_empty(rows, n), fn_MF.new_empty(rows, n, n)
     if not rows:
         return first, post_RN, comb_RNN
     z_SRM = x_RND.new_empty(runs, rows, outputs, dtype=torch.float32)
@@ -156,7 +156,6 @@ def mixed(
         rows,
         inner,
         outputs,
-        WIDE=x_RND.dtype != fn_MF.dtype,
         ROWS=ROWS,
         OUTPUTS=max(16, triton.next_power_of_2(outputs)),
         STEP=STEP,

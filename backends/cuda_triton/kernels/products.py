@@ -17,18 +17,30 @@ from tensorfold.backends.cuda_triton.kernels.tiles import Tile, Weight
 
 
 @triton.jit
-def exact_dot(a, b, total, WIDE: tl.constexpr):
-    """total + a @ b. WIDE: a is bfloat16 and b is float32, which three bfloat16 hold exactly."""
-    if WIDE:
-        first = b.to(tl.bfloat16)
-        rest = b - first.to(tl.float32)
-        second = rest.to(tl.bfloat16)
-        third = (rest - second.to(tl.float32)).to(tl.bfloat16)
+def thirds(x):
+    """Three bfloat16 whose sum is a float32, largest first."""
+    first = x.to(tl.bfloat16)
+    rest = x - first.to(tl.float32)
+    second = rest.to(tl.bfloat16)
+    return first, second, (rest - second.to(tl.float32)).to(tl.bfloat16)
+
+
+@triton.jit
+def exact_dot(a, b, total):
+    """total + a @ b. Of a float32 and a bfloat16 the first is three bfloat16, so nothing of it is
+    lost and the tensor cores do the work. Then the step of K is part of the arithmetic."""
+    if a.dtype == b.dtype:
+        total = tl.dot(a, b, total, input_precision="ieee")
+    elif b.dtype == tl.float32:
+        first, second, third = thirds(b)
         total = tl.dot(a, third, total)
         total = tl.dot(a, second, total)
         total = tl.dot(a, first, total)
     else:
-        total = tl.dot(a, b, total, input_precision="ieee")
+        first, second, third = thirds(a)
+        total = tl.dot(third, b, total)
+        total = tl.dot(second, b, total)
+        total = tl.dot(first, b, total)
     return total
 
 
@@ -47,7 +59,6 @@ def product(
     w_by_k,
     out_by_row,
     out_by_part,
-    WIDE: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     STEP: tl.constexpr,
@@ -73,7 +84,7 @@ def product(
             b = tl.load(w_at + k * w_by_k)
         else:
             b = tl.load(w_at + k * w_by_k, mask=w_mask, other=0.0)
-        total = exact_dot(a, b, total, WIDE)
+        total = exact_dot(a, b, total)
     out_at = out + part * out_by_part + row[:, None] * out_by_row + column[None, :]
     tl.store(out_at, total.to(out.dtype.element_ty), mask=here[:, None] & (column[None, :] < N))
 
@@ -102,6 +113,8 @@ def add_parts(parts, out, size, P: tl.constexpr, BLOCK: tl.constexpr):
 
 # Above this many rows products of bfloat16 run by programs that stay.
 FEW = 64
+# `exact_dot` of two formats sums a step's thirds apart, so the step is part of the arithmetic.
+MIXED_STEP = 64
 
 
 def tile_of(rows: int) -> Tile:
@@ -129,8 +142,9 @@ def run_parts(x: Tensor, x_by_row: int, x_by_part: int, w: Weight, out: Tensor, 
     rows = out.shape[0]
     if not rows:
         return
-    wide = x.dtype != w.tensor.dtype
-    assert not wide or (x.dtype, w.tensor.dtype) == (torch.bfloat16, torch.float32), x.dtype
+    if x.dtype != w.tensor.dtype:
+        tile = tile._replace(step=MIXED_STEP, stages=2)
+    assert {x.dtype, w.tensor.dtype} <= {torch.bfloat16, torch.float32}, (x.dtype, w.tensor.dtype)
     grid = (triton.cdiv(w.n, tile.columns), triton.cdiv(rows, tile.rows), w.parts)
     product[grid](
         x,
@@ -146,7 +160,6 @@ def run_parts(x: Tensor, x_by_row: int, x_by_part: int, w: Weight, out: Tensor, 
         w.by_k,
         out.stride(0),
         out.stride(1),
-        WIDE=wide,
         ROWS=tile.rows,
         COLUMNS=tile.columns,
         STEP=tile.step,
