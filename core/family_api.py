@@ -163,8 +163,8 @@ class BlockDrafter(Protocol):
         """Take in the rows of the model's last forward; rejected ones may be among them."""
         ...
 
-    def tokens(self, pending: int) -> list[int]:
-        """The ids of a block's rows after a stream's committed rows, its pending token first."""
+    def tokens(self, pending_B: Tensor) -> Tensor:
+        """The ids [B, block] of rows after streams' committed rows, the pending token first."""
         ...
 
     def propose(self, rows: Rows, choose: Callable[[int, Tensor], Tensor]) -> Proposal:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from tensorfold.core.engine.state import Storage
 from tensorfold.core.family_api import Rows
@@ -39,67 +40,86 @@ def padded(rows: int, tile: int) -> int:
     return -(-rows // tile) * tile
 
 
-def build(runs: Sequence[Run], storage: Storage, *, prompt: bool, tile: int, context: int) -> Rows:
-    """The rows of `runs` one after another, padded to the tile with rows of the spare lane."""
+class Spans(NamedTuple):
+    """Each run's lane, first batch row, number of rows and first position, int64 [B]."""
+
+    lanes: np.ndarray
+    firsts: np.ndarray
+    counts: np.ndarray
+    starts: np.ndarray
+
+
+def spans(runs: Sequence[Run]) -> Spans:
     counts = np.array([len(run.tokens) for run in runs], dtype=np.int64)
-    starts = np.array([run.start for run in runs], dtype=np.int64)
-    lanes = np.array([run.lane for run in runs], dtype=np.int64)
-    firsts = np.cumsum(counts) - counts
-    real = int(counts.sum())
-    total = padded(real, tile)
-    by_row = np.zeros((5, total), dtype=np.int64)
+    return Spans(
+        lanes=np.array([run.lane for run in runs], dtype=np.int64),
+        firsts=np.cumsum(counts) - counts,
+        counts=counts,
+        starts=np.array([run.start for run in runs], dtype=np.int64),
+    )
+
+
+def write_rows(by_row: np.ndarray, runs: Sequence[Run], own: Spans, storage: Storage) -> None:
+    """Ids, lanes, positions, offsets and slots [5, R]; rows past the runs are the spare lane's."""
     ids, lane, position, offset, slot = by_row
-    lane[real:] = storage.spare_lane
+    real = int(own.counts.sum())
     ids[:real] = [token for run in runs for token in run.tokens]
-    lane[:real] = np.repeat(lanes, counts)
-    offset[:real] = np.arange(real) - np.repeat(firsts, counts)
-    position[:real] = np.repeat(starts, counts) + offset[:real]
+    lane[:real] = np.repeat(own.lanes, own.counts)
+    offset[:real] = np.arange(real) - np.repeat(own.firsts, own.counts)
+    position[:real] = np.repeat(own.starts, own.counts) + offset[:real]
+    by_row[:, real:] = 0
+    lane[real:] = storage.spare_lane
     page = storage.spec.page
     slot[:] = storage.table_LP[lane, position // page] * page + position % page
-    rows_t = torch.from_numpy(by_row)
-    streams_t = torch.from_numpy(np.stack([lanes, firsts, counts]))
-    blocks: torch.Tensor | None = None
-    block_lanes: torch.Tensor | None = None
-    window_rows: torch.Tensor | None = None
+
+
+def build(runs: Sequence[Run], storage: Storage, *, prompt: bool, tile: int, context: int) -> Rows:
+    """The rows of `runs` one after another, padded to the tile with rows of the spare lane."""
+    own = spans(runs)
+    total = padded(int(own.counts.sum()), tile)
+    by_row = np.empty((5, total), dtype=np.int64)
+    write_rows(by_row, runs, own, storage)
+    device = storage.table.device
+
+    def there(part: np.ndarray) -> Tensor:
+        return torch.from_numpy(part).to(device)
+
+    blocks: Tensor | None = None
+    block_lanes: Tensor | None = None
+    window_rows: Tensor | None = None
     if not prompt:
-        window_rows = torch.from_numpy(windows(firsts, counts, total))
+        window_rows = there(windows(own, total))
     elif storage.spec.blocks:
-        cut = grid_blocks(starts, firsts, counts, lanes, page, total)
-        blocks, block_lanes = (torch.from_numpy(part) for part in cut)
+        blocks, block_lanes = map(there, grid_blocks(own, storage.spec.page, total))
+    ids, lane, position, offset, slot = there(by_row)
+    lane_B, first_B, count_B, _ = there(np.stack(own))
     return Rows(
-        ids_R=rows_t[0],
-        lane_R=rows_t[1],
-        position_R=rows_t[2],
-        offset_R=rows_t[3],
-        slot_R=rows_t[4],
-        table_LP=torch.from_numpy(storage.table_LP.copy()),
-        lane_B=streams_t[0],
-        first_B=streams_t[1],
-        count_B=streams_t[2],
-        width=width_of(int((starts + counts).max()), context),
+        ids_R=ids,
+        lane_R=lane,
+        position_R=position,
+        offset_R=offset,
+        slot_R=slot,
+        table_LP=storage.table,
+        lane_B=lane_B,
+        first_B=first_B,
+        count_B=count_B,
+        width=width_of(int((own.starts + own.counts).max()), context),
         rows_BW=window_rows,
         blocks_NT=blocks,
         block_lane_N=block_lanes,
     )
 
 
-def windows(firsts: np.ndarray, counts: np.ndarray, past: int) -> np.ndarray:
+def windows(own: Spans, past: int) -> np.ndarray:
     """Batch rows [B, W], `past` where a window is shorter than the longest."""
-    place = np.arange(int(counts.max()))[None]
-    return np.where(place < counts[:, None], firsts[:, None] + place, past)
+    place = np.arange(int(own.counts.max()))[None]
+    return np.where(place < own.counts[:, None], own.firsts[:, None] + place, past)
 
 
-def grid_blocks(
-    starts: np.ndarray,
-    firsts: np.ndarray,
-    counts: np.ndarray,
-    lanes: np.ndarray,
-    grid: int,
-    past: int,
-) -> tuple[np.ndarray, np.ndarray]:
+def grid_blocks(own: Spans, grid: int, past: int) -> tuple[np.ndarray, np.ndarray]:
     """Batch rows [N, grid] of each block at absolute multiples of the grid, and their lanes."""
     blocks, block_lanes = [], []
-    for start, first, count, lane in zip(starts, firsts, counts, lanes, strict=True):
+    for lane, first, count, start in zip(*own, strict=True):
         assert start % grid == 0, (start, grid)
         place = np.arange(padded(int(count), grid))
         rows = np.where(place < count, first + place, past).reshape(-1, grid)

@@ -2,165 +2,204 @@
 
 A draft is drawn as the engine will draw the token it guesses, with the noise of that seed and
 position, so that a draft layer that agrees with the model agrees on sampled tokens too. Nothing
-here can reach a token: guesses are verified by the model's own rows.
+here can reach a token: guesses are verified by the model's own rows, so a draw that is unsure is
+taken as it is. Part of a `Step`: no waits, no sizes that depend on values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from tensorfold.core.engine import batch, sampling
-from tensorfold.core.engine.batch import Run
-from tensorfold.core.engine.sampling import Draw
+from tensorfold.core.engine import noise, sampling
+from tensorfold.core.engine.packing import Depth, Shape
+from tensorfold.core.engine.sampling import Cuts, Noisy
 from tensorfold.core.engine.state import Storage
 from tensorfold.core.family_api import BlockDrafter, Drafter, Rows
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Ask:
-    """A stream that wants `want` drafts after its committed tokens.
+class Asks(NamedTuple):
+    """Streams that want drafts after their committed tokens, the greediest first.
 
-    `row` is its last committed row of the forward, at `position` in `lane`; `draw` tells how the
-    token at an absolute position is drawn.
+    row_A: a stream's last committed row of the forward, at position_A in lane_A; want_A is 0 where
+    nothing may be drafted. `noisy` holds seeds' `noise.base_key` in place of row keys.
     """
 
-    row: int
-    lane: int
-    position: int
-    want: int
-    draw: Callable[[int], Draw]
+    row_A: Tensor
+    lane_A: Tensor
+    position_A: Tensor
+    want_A: Tensor
+    noisy: Noisy | None
+    cuts: Cuts | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Drafts:
-    """Guesses in order, and the chance that each is right given those before it."""
+class Place:
+    """Where draft rows go: an engine's storage, row tile and context; `steps_V` as in `Step`."""
 
-    tokens: tuple[int, ...] = ()
-    chances: tuple[float, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Drafting:
-    """A draft layer over an engine's storage; `steps_V` is `noise.token_steps`."""
-
-    drafter: Drafter
     storage: Storage
     steps_V: Tensor
     tile: int
     context: int
 
+    def draw(
+        self, logits_AV: Tensor, asks: Asks, position_A: Tensor, depth: Depth, shape: Shape
+    ) -> Tensor:
+        """Tokens [A] of these absolute positions, for the first asks of a depth."""
+        noisy = cuts = None
+        if asks.noisy is not None and depth.noisy:
+            row, base, temperature = (part[: depth.noisy] for part in asks.noisy)
+            noisy = Noisy(row, noise.row_keys(base, position_A[row]), temperature)
+        if asks.cuts is not None and depth.cut:
+            cuts = Cuts(*(part[: depth.cut] for part in asks.cuts))
+        return sampling.draw_rows(logits_AV, noisy, cuts, self.steps_V, shape.reach).token_S
+
+    def rows(
+        self, ids_AK: Tensor, lane_A: Tensor, position_A: Tensor, open_A: Tensor, width: int
+    ) -> Rows:
+        """Window rows of each ask from a position on; those not open are the spare lane's."""
+        asks, count = ids_AK.shape
+        storage, device = self.storage, ids_AK.device
+        total = -(-asks * count // self.tile) * self.tile
+        missing = total - asks * count
+        place_K = torch.arange(count, device=device)
+        lane_A = torch.where(open_A, lane_A, storage.spare_lane)
+        start_A = torch.where(open_A, position_A, 0)
+        lane_R = lane_A if count == 1 else lane_A.repeat_interleave(count)
+        position_R = (start_A[:, None] + place_K).flatten()
+        offset_R = place_K.repeat(asks)
+        id_R = torch.where(open_A[:, None], ids_AK, 0).flatten()
+        if missing:
+            id_R, position_R, offset_R = (
+                F.pad(part, (0, missing)) for part in (id_R, position_R, offset_R)
+            )
+            lane_R = F.pad(lane_R, (0, missing), value=storage.spare_lane)
+        page = storage.spec.page
+        first_A = torch.arange(asks, device=device) * count
+        return Rows(
+            ids_R=id_R,
+            lane_R=lane_R,
+            position_R=position_R,
+            offset_R=offset_R,
+            slot_R=storage.table[lane_R, position_R // page] * page + position_R % page,
+            table_LP=storage.table,
+            lane_B=lane_A,
+            first_B=first_A,
+            count_B=torch.full_like(first_A, count),
+            width=width,
+            rows_BW=first_A[:, None] + place_K,
+        )
+
+    def to_tiles(self, hidden_SD: Tensor) -> Tensor:
+        missing = -hidden_SD.shape[0] % self.tile
+        return F.pad(hidden_SD, (0, 0, 0, missing)) if missing else hidden_SD
+
+
+def words(count_A: Tensor, tokens: list[Tensor], chances: list[Tensor]) -> list[Tensor]:
+    """How many drafts each ask has, then a token and a chance for each ask and depth."""
+    found = torch.cat(chances).double().view(torch.int64)
+    return [count_A, *tokens, found]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Drafting:
+    """A draft layer whose guesses are chained."""
+
+    drafter: Drafter
+    place: Place
+    block: int = 0
+
     def propose(
-        self, rows: Rows, hidden_RD: Tensor, following_R: Sequence[int], asks: Sequence[Ask]
-    ) -> list[Drafts]:
+        self, rows: Rows, hidden_RD: Tensor, following_R: Tensor, asks: Asks | None, shape: Shape
+    ) -> list[Tensor]:
         """Take in a forward's rows, with the token that follows each, and guess on from the asks.
 
         Rows that were rejected or belong to a fault may be among them: what they leave lies beyond
         the committed rows and is written again.
         """
-        padded = [*following_R, *[0] * (len(rows.ids_R) - len(following_R))]
-        ids_R = torch.tensor(padded, device=hidden_RD.device)
-        out_RD = self.drafter.forward(rows._replace(ids_R=ids_R), hidden_RD)
-        tokens: list[list[int]] = [[] for _ in asks]
-        chances: list[list[float]] = [[] for _ in asks]
-        open_asks = [index for index, ask in enumerate(asks) if ask.want > 0]
-        hidden_SD = out_RD[[asks[index].row for index in open_asks]]
-        step = 1
-        while open_asks:
-            logits_SV = self.logits(hidden_SD)
-            faults = sampling.faulty(logits_SV)
-            good = [row for row, fault in enumerate(faults) if not fault]
-            draws = [asks[open_asks[row]] for row in good]
-            drawn = self.drawn(logits_SV[good], draws, step)
-            for row, (token, chance) in zip(good, drawn, strict=True):
-                tokens[open_asks[row]].append(token)
-                chances[open_asks[row]].append(chance)
-            goes_on = [row for row in good if asks[open_asks[row]].want > step]
-            open_asks = [open_asks[row] for row in goes_on]
-            if open_asks:
-                runs = [
-                    Run((tokens[index][-1],), asks[index].lane, asks[index].position + step)
-                    for index in open_asks
-                ]
-                hidden_SD = self.chained(runs, hidden_SD[goes_on])
-            step += 1
-        return [
-            Drafts(tokens=tuple(guessed), chances=tuple(chance))
-            for guessed, chance in zip(tokens, chances, strict=True)
-        ]
-
-    def drawn(self, logits_SV: Tensor, asks: Sequence[Ask], step: int) -> list[tuple[int, float]]:
-        """Each row's guess, and the draft layer's own probability of it."""
-        if not asks:
+        out_RD = self.drafter.forward(rows._replace(ids_R=following_R), hidden_RD)
+        if asks is None:
             return []
-        # The row at a position gives the token two on: the one after it is committed already.
-        draws = [ask.draw(ask.position + 1 + step) for ask in asks]
-        tokens = sampling.draw(logits_SV, draws, self.steps_V)
-        chance_SV = torch.softmax(logits_SV, -1)
-        return [(token, float(chance_SV[row, token])) for row, token in enumerate(tokens)]
+        hidden_AD = out_RD[asks.row_A]
+        want_A = asks.want_A
+        count_A = torch.zeros_like(want_A)
+        tokens, chances = [], []
+        for step, depth in enumerate(shape.depths, 1):
+            num = depth.asks
+            logits_AV = self.drafter.logits(self.place.to_tiles(hidden_AD))[:num]
+            # A row that gives no number ends its stream's drafts.
+            want_A = torch.where(sampling.sound(logits_AV), want_A[:num], 0)
+            # The row at a position gives the token two on: the one after it is committed already.
+            token_A = self.place.draw(
+                logits_AV, asks, asks.position_A[:num] + 1 + step, depth, shape
+            )
+            chance_AV = torch.softmax(logits_AV, -1)
+            tokens.append(token_A)
+            chances.append(chance_AV.gather(1, token_A[:, None])[:, 0])
+            gained_A = (want_A >= step).long()
+            count_A = count_A + (gained_A if num == len(count_A) else pad(gained_A, count_A))
+            if step < len(shape.depths):
+                num = shape.depths[step].asks
+                want_A = want_A[:num]
+                built = self.place.rows(
+                    token_A[:num, None],
+                    asks.lane_A[:num],
+                    asks.position_A[:num] + step,
+                    want_A > step,
+                    shape.chain_width,
+                )
+                # The layer's own output stands for the model's hidden row.
+                hidden_AD = self.place.to_tiles(hidden_AD[:num])
+                hidden_AD = self.drafter.forward(built, hidden_AD)[:num]
+        return words(count_A, tokens, chances)
 
-    def logits(self, hidden_SD: Tensor) -> Tensor:
-        padded_SD = self.to_tiles(hidden_SD)
-        return self.drafter.logits(padded_SD)[: len(hidden_SD)]
 
-    def chained(self, runs: Sequence[Run], hidden_SD: Tensor) -> Tensor:
-        """One more row a stream: the layer's own output stands for the model's hidden row."""
-        rows = batch.build(runs, self.storage, prompt=False, tile=self.tile, context=self.context)
-        return self.drafter.forward(rows, self.to_tiles(hidden_SD))[: len(runs)]
-
-    def to_tiles(self, hidden_SD: Tensor) -> Tensor:
-        missing = batch.padded(len(hidden_SD), self.tile) - len(hidden_SD)
-        return torch.cat([hidden_SD, hidden_SD.new_zeros(missing, hidden_SD.shape[1])])
+def pad(x_A: Tensor, like_A: Tensor) -> Tensor:
+    return F.pad(x_A, (0, like_A.shape[0] - x_A.shape[0]))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BlockDrafting:
-    """A drafter of whole blocks over an engine's storage; fields as in `Drafting`."""
+    """A drafter of whole blocks."""
 
     drafter: BlockDrafter
-    storage: Storage
-    steps_V: Tensor
-    tile: int
-    context: int
+    place: Place
+
+    @property
+    def block(self) -> int:
+        return self.drafter.block
 
     def propose(
-        self, rows: Rows, hidden_RD: Tensor, following_R: Sequence[int], asks: Sequence[Ask]
-    ) -> list[Drafts]:
+        self, rows: Rows, hidden_RD: Tensor, following_R: Tensor, asks: Asks | None, shape: Shape
+    ) -> list[Tensor]:
         """As `Drafting.propose`; nothing where no block fits before the context's end."""
         self.drafter.follow(rows)
-        found = [Drafts()] * len(asks)
-        last = self.context - 1 - self.drafter.block
-        open_asks = [n for n, ask in enumerate(asks) if ask.want > 0 and ask.position <= last]
-        if not open_asks:
-            return found
-        runs = [
-            Run(
-                self.drafter.tokens(following_R[asks[index].row]),
-                asks[index].lane,
-                asks[index].position + 1,
-            )
-            for index in open_asks
-        ]
-        built = batch.build(runs, self.storage, prompt=False, tile=self.tile, context=self.context)
-        sound = [self.drafter.block] * len(open_asks)
+        if asks is None:
+            return []
+        (depth,) = shape.depths
+        last = self.place.context - 1 - self.block
+        open_A = (asks.want_A > 0) & (asks.position_A <= last)
+        built = self.place.rows(
+            self.drafter.tokens(following_R[asks.row_A]),
+            asks.lane_A,
+            asks.position_A + 1,
+            open_A,
+            shape.chain_width,
+        )
+        sounds: list[Tensor] = []
 
-        def choose(step: int, logits_BV: Tensor) -> Tensor:
-            faults = sampling.faulty(logits_BV)
-            for place, fault in enumerate(faults):
-                sound[place] = min(sound[place], step) if fault else sound[place]
-            draws = [asks[index].draw(asks[index].position + 2 + step) for index in open_asks]
-            faulty_B1 = torch.tensor(faults, device=logits_BV.device)[:, None]
-            drawn = sampling.draw(logits_BV.masked_fill(faulty_B1, 0), draws, self.steps_V)
-            return torch.tensor(drawn, device=logits_BV.device)
+        def choose(step: int, logits_AV: Tensor) -> Tensor:
+            sound_A = sampling.sound(logits_AV)
+            sounds.append(sound_A)
+            logits_AV = torch.where(sound_A[:, None], logits_AV, 0)
+            return self.place.draw(logits_AV, asks, asks.position_A + 2 + step, depth, shape)
 
         proposal = self.drafter.propose(built, choose)
-        tokens, chances = proposal.tokens_BK.tolist(), proposal.chance_BK.tolist()
-        for place, index in enumerate(open_asks):
-            count = min(asks[index].want, sound[place])
-            found[index] = Drafts(
-                tokens=tuple(tokens[place][:count]), chances=tuple(chances[place][:count])
-            )
-        return found
+        sound_AK = torch.stack(sounds, 1).long().cumprod(1)
+        count_A = torch.minimum(asks.want_A, sound_AK.sum(1))
+        count_A = torch.where(open_A, count_A, 0)
+        return words(count_A, [proposal.tokens_BK.T.flatten()], [proposal.chance_BK.T.flatten()])

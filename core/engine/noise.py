@@ -31,6 +31,16 @@ def token_steps(vocab_size: int, device: torch.device) -> Tensor:
     return ids * signed(keyed.STEP)
 
 
+def base_key(seed: int) -> int:
+    """What every row key of a seed begins with, as int64."""
+    return signed(keyed.mix((seed & keyed.MASK) + keyed.STEP))
+
+
+def row_keys(base_S: Tensor, position_S: Tensor) -> Tensor:
+    """`keyed.row_key` of rows at these absolute positions, from their seeds' `base_key`."""
+    return mix(base_S + position_S * signed(keyed.STEP))
+
+
 def token_bits(key_S: Tensor, steps_V: Tensor) -> Tensor:
     """[S, V]: the top 52 bits of every token's noise under each row's key."""
     return shift_right(mix(key_S[:, None] + steps_V), 12)

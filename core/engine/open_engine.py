@@ -24,6 +24,7 @@ from tensorfold.core.engine import checks, meeting, optable
 from tensorfold.core.engine.group import Group, ranked
 from tensorfold.core.engine.optable import Candidate, Candidates
 from tensorfold.core.engine.probe import Sizes, exercise, model_calls
+from tensorfold.core.engine.runner import Rounds, Runner
 from tensorfold.core.engine.shares import shares_hold
 from tensorfold.core.engine.state import Storage, allocate, bytes_needed
 from tensorfold.core.engine.torch_engine import TorchEngine
@@ -46,6 +47,7 @@ class Device:
     facts that its bits depend on. `graph` turns an op table into one that graph capture accepts,
     and gives the compiler of a layer; it is used when the order asks for compiled forwards.
     `connect` meets other ranks, where it can.
+    `runner` makes what runs the engine's steps on this device's queue; none runs them at once.
     """
 
     backend: str
@@ -57,6 +59,7 @@ class Device:
     bits: dict[str, str | int | float | bool]
     graph: Callable[[Ops], tuple[Ops, Compile]]
     connect: Callable[[Place], Group] | None = None
+    runner: Callable[[Rounds], Runner] | None = None
     verdict: Callable[..., bool] = checks.holds
 
 
@@ -115,7 +118,18 @@ def open_torch_engine(order: EngineOrder, device: Device) -> TorchEngine:
                 loaded.config, loaded.weights, ops, storage.buffers, model
             )
     info = describe(order, loaded, device, chosen, found, group)
-    return TorchEngine(info=info, model=model, storage=storage, tile=device.tile, drafter=drafter)
+    runner = None
+    if device.runner is not None:
+        rounds = Rounds(info.round_rows, info.window_rows, order.settings.compile)
+        runner = device.runner(rounds)
+    return TorchEngine(
+        info=info,
+        model=model,
+        storage=storage,
+        tile=device.tile,
+        drafter=drafter,
+        runner=runner,
+    )
 
 
 def name_of(dtype: torch.dtype) -> str:

@@ -43,7 +43,8 @@ def model_calls(
     model_of: Callable[[Ops], Model], candidates: Candidates, storage: Storage, sizes: Sizes
 ) -> list[Call]:
     """Every distinct call of an op, by name and shapes, with the arguments of its first time."""
-    volatile = {buffer.untyped_storage().data_ptr() for buffer in storage.buffers.values()}
+    held = (*storage.buffers.values(), storage.table)
+    volatile = {buffer.untyped_storage().data_ptr() for buffer in held}
     calls: dict[tuple[Any, ...], Call] = {}
     exercise(model_of(optable.recording(candidates, calls, volatile)), storage, sizes)
     return list(calls.values())

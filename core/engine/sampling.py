@@ -1,14 +1,20 @@
 """Drawing tokens and reading log-probabilities: a row's result depends on that row alone.
 
-Whatever sums over a vocabulary is done a row at a time, on one shape; whatever runs over many rows
-at once is pointwise. Order of cuts: logit descending then id ascending, top-k, temperature, top-p
-(the token that crosses p stays), min-p.
+Sizes depend on sizes alone, never on values, and nothing here waits for a device: what a row needs
+beyond `Reach` it reports as unsure, and is drawn again with everything in reach. Whatever sums over
+a vocabulary is done a row at a time, on one shape; whatever runs over many rows at once is
+pointwise or exact. Order of cuts: logit descending then id ascending, top-k, temperature, top-p
+(the token that crosses p stays), min-p: what they leave is always a beginning of that order.
+
+S rows, V vocabulary, N rows drawn with noise, C rows with cuts, M rows with masks, H sorted head,
+T rows whose log-probabilities are told.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,13 +23,228 @@ from tensorfold.core import keyed
 from tensorfold.core.engine import noise
 from tensorfold.core.engine_api import Sampling, TokenLogprob
 
-# Added to an upper bound of a score so that its own rounding can never exclude the best token.
+# Added to an upper bound of the noise so that rounding can never exclude the best token.
 SLACK = 1e-2
 # Colder temperatures draw as this one does: any two different float32 logits are then further apart
 # than any noise, and none of them divided by it is infinite.
 COLDEST = 1e-200
-# First width of the sorted head in which top-p looks for its last token.
+# First width of the sorted head in which cuts look for their last token, and how it grows.
 HEAD = 256
+GROWTH = 4
+# Tokens whose exact score is computed, those of the highest bounds.
+CANDIDATES = 16
+
+
+class Reach(NamedTuple):
+    """How far a draw looks: the sorted `head` of rows with cuts, and `candidates` for the best."""
+
+    head: int
+    candidates: int
+
+    def within(self, vocab_size: int) -> Reach:
+        return Reach(min(self.head, vocab_size), min(self.candidates, vocab_size))
+
+
+class Noisy(NamedTuple):
+    """Rows that are drawn with noise: which, their row keys, and temperatures in float64.
+
+    Either some of a forward's rows, or all of them; then a temperature of 0 asks for none.
+    """
+
+    row_N: Tensor
+    key_N: Tensor
+    temperature_N: Tensor
+
+
+class Cuts(NamedTuple):
+    """Rows of `Noisy` with cuts: their places there; off are top_k 0, top_p 1 and min_p 0."""
+
+    place_C: Tensor
+    top_k_C: Tensor
+    top_p_C: Tensor
+    min_p_C: Tensor
+
+
+class Drawn(NamedTuple):
+    """A token a row, and whether more reach could change it (none: surely not)."""
+
+    token_S: Tensor
+    unsure_S: Tensor | None
+
+
+def has_cuts(sampling: Sampling) -> bool:
+    return sampling.top_k > 0 or sampling.top_p < 1 or sampling.min_p > 0
+
+
+def allow(logits_SV: Tensor, row_M: Tensor, mask_MB: Tensor) -> Tensor:
+    """The logits with forbidden tokens of the masked rows at -infinity; the given ones are left.
+
+    mask_MB are bytes, little-endian bits, 1 allowed.
+    """
+    place_8 = torch.arange(8, device=logits_SV.device, dtype=torch.uint8)
+    bit_MB8 = (mask_MB[:, :, None] >> place_8) & 1
+    closed_MV = bit_MB8.flatten(1)[:, : logits_SV.shape[1]] == 0
+    if row_M.shape[0] == logits_SV.shape[0]:
+        return logits_SV.masked_fill(closed_MV, float("-inf"))
+    masked_MV = logits_SV[row_M].masked_fill_(closed_MV, float("-inf"))
+    return logits_SV.index_copy(0, row_M, masked_MV)
+
+
+def sound(logits_SV: Tensor) -> Tensor:
+    """Rows that can be drawn from: no NaN, no +infinity, and some finite value."""
+    return torch.isfinite(logits_SV.amax(-1))
+
+
+def ranks(logits_SV: Tensor) -> Tensor:
+    """int64 keys that rise with the logit and, among equal ones, with a falling id: none are equal.
+
+    The bits of a float32 as an integer order its magnitude; negative ones are turned around.
+    """
+    bits_SV = (logits_SV.float() + 0.0).view(torch.int32)
+    ordered_SV = bits_SV ^ ((bits_SV >> 31) & 0x7FFFFFFF)
+    vocab_size = logits_SV.shape[1]
+    back_V = torch.arange(vocab_size - 1, -1, -1, device=logits_SV.device)
+    return (ordered_SV.long() << 32) + back_V
+
+
+def draw_rows(
+    logits_SV: Tensor, noisy: Noisy | None, cuts: Cuts | None, steps_V: Tensor, reach: Reach
+) -> Drawn:
+    """One token a row; rows that are not `sound` give any. `steps_V` is `noise.token_steps`."""
+    greedy_S = torch.argmax(logits_SV, -1)
+    if noisy is None:
+        return Drawn(greedy_S, None)
+    whole = noisy.row_N.shape[0] == logits_SV.shape[0]
+    logits_NV = logits_SV if whole else logits_SV[noisy.row_N]
+    token_N, unsure_N = best(logits_NV, noisy, cuts, steps_V, reach.within(logits_SV.shape[1]))
+    if not whole:
+        unsure_S = torch.zeros_like(greedy_S, dtype=torch.bool)
+        return Drawn(
+            greedy_S.index_copy(0, noisy.row_N, token_N),
+            unsure_S.index_copy(0, noisy.row_N, unsure_N),
+        )
+    warm_S = noisy.temperature_N > 0
+    return Drawn(torch.where(warm_S, token_N, greedy_S), unsure_N & warm_S)
+
+
+def best(
+    logits_NV: Tensor, noisy: Noisy, cuts: Cuts | None, steps_V: Tensor, reach: Reach
+) -> tuple[Tensor, Tensor]:
+    """The highest of logit / temperature + noise over what the cuts leave, ties to the lowest id.
+
+    A bound that is cheap for the whole vocabulary leaves few tokens whose exact score is needed:
+    -log(-log(u)) <= -log(1 - u). The best of these is the best of all if it is above every bound
+    beyond them; otherwise the row is unsure.
+    """
+    vocab_size = logits_NV.shape[1]
+    scaled_NV = logits_NV.double() / noisy.temperature_N.clamp(min=COLDEST)[:, None]
+    short_N: Tensor | None = None
+    if cuts is not None:
+        scaled_NV, short_N = cut(logits_NV, scaled_NV, cuts, reach.head)
+    bits_NV = noise.token_bits(noisy.key_N, steps_V)
+    if reach.candidates >= vocab_size:
+        score_NV = scaled_NV + noise.gumbel(bits_NV)
+        token_N = score_NV.argmax(-1)
+        unsure_N = torch.zeros_like(token_N, dtype=torch.bool)
+    else:
+        beyond_NV = 1.0 - (bits_NV.double() + 0.5) * 2.0**-52
+        bound_NV = scaled_NV + (SLACK - torch.log(beyond_NV))
+        top = torch.topk(bound_NV, reach.candidates + 1)
+        id_NK = top.indices[:, :-1]
+        score_NK = scaled_NV.gather(1, id_NK) + noise.gumbel(bits_NV.gather(1, id_NK))
+        most_N1 = score_NK.amax(-1, keepdim=True)
+        token_N = torch.where(score_NK == most_N1, id_NK, vocab_size - 1).amin(-1)
+        unsure_N = ~(most_N1[:, 0] > top.values[:, -1])
+    return token_N, unsure_N if short_N is None else unsure_N | short_N
+
+
+def cut(logits_NV: Tensor, scaled_NV: Tensor, cuts: Cuts, head: int) -> tuple[Tensor, Tensor]:
+    """scaled_NV with what the cuts take at -infinity, and rows whose cut lies beyond the head."""
+    vocab_size = logits_NV.shape[1]
+    whole = cuts.place_C.shape[0] == logits_NV.shape[0]
+    logits_CV = logits_NV if whole else logits_NV[cuts.place_C]
+    scaled_CV = scaled_NV if whole else scaled_NV[cuts.place_C]
+    rank_CV = ranks(logits_CV)
+    top = torch.topk(rank_CV, head)
+    kept_C = torch.where(cuts.top_k_C > 0, cuts.top_k_C.clamp(max=vocab_size), vocab_size)
+    scaled_CV = scaled_CV.masked_fill(rank_CV < least(top.values, kept_C)[:, None], float("-inf"))
+    weight_CV, total_C = weights(scaled_CV)
+    reached_CH = running_sums(weight_CV.gather(1, top.indices))
+    mass_C = cuts.top_p_C * total_C
+    # A token stays while those before it do not reach the mass: the one that crosses it stays.
+    before_CH = torch.cat([torch.zeros_like(reached_CH[:, :1]), reached_CH[:, :-1]], 1)
+    place_H = torch.arange(head, device=logits_NV.device)
+    nucleus_C = torch.where(before_CH < mass_C[:, None], head, place_H).amin(-1)
+    nucleus_C = torch.where(cuts.top_p_C < 1, nucleus_C, vocab_size)
+    out_CV = rank_CV < least(top.values, nucleus_C)[:, None]
+    out_CV |= weight_CV < cuts.min_p_C[:, None]
+    scaled_CV = scaled_CV.masked_fill(out_CV, float("-inf"))
+    beyond_C = (kept_C > head) & (cuts.top_p_C < 1) & (reached_CH[:, -1] < mass_C)
+    beyond_C |= (kept_C > head) & (kept_C < vocab_size)
+    if whole:
+        return scaled_CV, beyond_C
+    short_N = torch.zeros_like(scaled_NV[:, 0], dtype=torch.bool)
+    return (
+        scaled_NV.index_copy(0, cuts.place_C, scaled_CV),
+        short_N.index_copy(0, cuts.place_C, beyond_C),
+    )
+
+
+def least(sorted_CH: Tensor, count_C: Tensor) -> Tensor:
+    """The rank of the last of a row's first `count` tokens; below every rank if all stay."""
+    head = sorted_CH.shape[1]
+    last_C1 = (count_C - 1).clamp(min=0, max=head - 1)[:, None]
+    none = torch.iinfo(torch.int64).min
+    return torch.where(count_C > head, none, sorted_CH.gather(1, last_C1)[:, 0])
+
+
+def weights(scaled_CV: Tensor) -> tuple[Tensor, Tensor]:
+    """exp(scaled - its highest), [C, V], and each row's sum."""
+    shifted_CV = scaled_CV - scaled_CV.amax(-1, keepdim=True)
+    rows = [torch.exp(shifted_V) for shifted_V in shifted_CV.unbind()]
+    return torch.stack(rows), torch.stack([row.sum() for row in rows])
+
+
+def running_sums(x_CH: Tensor) -> Tensor:
+    """Sums of each row's beginnings, in an order that a row's place alone fixes.
+
+    Libraries cut a device's scan where the number of rows says, so it is written out there.
+    """
+    if x_CH.device.type == "cpu":
+        return x_CH.cumsum(-1)
+    step = 1
+    while step < x_CH.shape[1]:
+        x_CH = torch.cat([x_CH[:, :step], x_CH[:, step:] + x_CH[:, :-step]], 1)
+        step *= 2
+    return x_CH
+
+
+class Told(NamedTuple):
+    """Natural log-probabilities in float32 of each row's token, and of its `top` best by id."""
+
+    logprob_T: Tensor
+    id_TN: Tensor
+    top_TN: Tensor
+
+
+def tell(logits_TV: Tensor, token_T: Tensor, top: int) -> Told:
+    """Log-probabilities of raw logits; alternatives best first, ties to the lowest id."""
+    logits_TV = logits_TV.float()
+    most_T = logits_TV.amax(-1)
+    total_T = torch.stack(
+        [
+            (logits_V - most).exp().sum().log()
+            for logits_V, most in zip(logits_TV.unbind(), most_T.unbind(), strict=True)
+        ]
+    )
+    own_T1 = logits_TV.gather(1, token_T[:, None])
+    if top:
+        id_TN = torch.topk(ranks(logits_TV), top).indices
+    else:
+        id_TN = token_T.new_empty(token_T.shape[0], 0)
+    found_TN = torch.cat([own_T1, logits_TV.gather(1, id_TN)], 1)
+    found_TN = (found_TN - most_T[:, None]) - total_T[:, None]
+    return Told(found_TN[:, 0], id_TN, found_TN[:, 1:])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,145 +257,44 @@ class Draw:
     mask: bytes | None = None
 
 
-def faulty(logits_SV: Tensor) -> list[bool]:
-    """Rows from which nothing may be drawn: any NaN or +infinity, or no finite value at all."""
-    best_S = logits_SV.amax(-1)
-    return (~torch.isfinite(best_S)).tolist()
-
-
-def allowed(mask: bytes, vocab_size: int, device: torch.device) -> Tensor:
-    """A vocabulary mask's bits as booleans [V]."""
-    assert len(mask) * 8 >= vocab_size, (len(mask), vocab_size)
-    packed = torch.frombuffer(bytearray(mask), dtype=torch.uint8).to(device)
-    bits = (packed[:, None] >> torch.arange(8, device=device, dtype=torch.uint8)) & 1
-    return bits.flatten()[:vocab_size].bool()
-
-
 def draw(logits_SV: Tensor, draws: Sequence[Draw], steps_V: Tensor) -> list[int]:
-    """One token a row. Rows are finite; `steps_V` is `noise.token_steps`."""
-    logits_SV = masked(logits_SV, draws)
-    tokens = torch.argmax(logits_SV, -1).tolist()
-    sampled = [row for row, one in enumerate(draws) if one.sampling.temperature > 0]
-    if sampled:
-        chosen = draw_keyed(logits_SV[sampled], [draws[row] for row in sampled], steps_V)
-        for row, token in zip(sampled, chosen, strict=True):
-            tokens[row] = token
-    return tokens
-
-
-def masked(logits_SV: Tensor, draws: Sequence[Draw]) -> Tensor:
-    """The logits with each row's forbidden tokens at -infinity; the given ones are left alone."""
-    if all(one.mask is None for one in draws):
-        return logits_SV
-    logits_SV = logits_SV.clone()
-    for row, one in enumerate(draws):
-        if one.mask is not None:
-            kept_V = allowed(one.mask, logits_SV.shape[1], logits_SV.device)
-            logits_SV[row].masked_fill_(~kept_V, float("-inf"))
-    return logits_SV
-
-
-def draw_keyed(logits_SV: Tensor, draws: Sequence[Draw], steps_V: Tensor) -> list[int]:
-    """The highest of logit / temperature + noise, over what the cuts leave.
-
-    A bound that is cheap for the whole vocabulary leaves few tokens whose exact score is needed:
-    -log(-log(u)) <= -log(1 - u), and every row's best is at least the score of its top logit.
-    """
-    temperatures = [max(one.sampling.temperature, COLDEST) for one in draws]
-    scaled_SV = logits_SV.double() / column(temperatures, logits_SV)
-    for row, one in enumerate(draws):
-        if has_cuts(one.sampling):
-            keep_V = cut(logits_SV[row], scaled_SV[row], one.sampling)
-            scaled_SV[row] = scaled_SV[row].masked_fill(~keep_V, float("-inf"))
-    keys = [keyed.row_key(one.seed, one.position) for one in draws]
-    key_S = torch.tensor([noise.signed(key) for key in keys], device=logits_SV.device)
-    bits_SV = noise.token_bits(key_S, steps_V)
-    beyond_SV = 1.0 - (bits_SV.double() + 0.5) * 2.0**-52
-    bound_SV = scaled_SV - torch.log(beyond_SV) + SLACK
-    top_S1 = scaled_SV.argmax(-1, keepdim=True)
-    floor_S1 = scaled_SV.gather(1, top_S1) + noise.gumbel(bits_SV.gather(1, top_S1))
-    row_C, token_C = (bound_SV >= floor_S1).nonzero(as_tuple=True)
-    score_C = scaled_SV[row_C, token_C] + noise.gumbel(bits_SV[row_C, token_C])
-    return winners(row_C.tolist(), token_C.tolist(), score_C.tolist(), len(draws))
-
-
-def column(values: Sequence[float], like: Tensor) -> Tensor:
-    return torch.tensor(values, dtype=torch.float64, device=like.device)[:, None]
-
-
-def winners(
-    rows: Sequence[int], tokens: Sequence[int], scores: Sequence[float], num_rows: int
-) -> list[int]:
-    """Each row's token of the highest score; candidates come in ascending id, the first wins."""
-    best: list[tuple[float, int] | None] = [None] * num_rows
-    for row, token, score in zip(rows, tokens, scores, strict=True):
-        held = best[row]
-        if held is None or score > held[0]:
-            best[row] = (score, token)
-    return [held[1] for held in best if held is not None]
-
-
-def has_cuts(sampling: Sampling) -> bool:
-    return sampling.top_k > 0 or sampling.top_p < 1 or sampling.min_p > 0
-
-
-def cut(logits_V: Tensor, scaled_V: Tensor, sampling: Sampling) -> Tensor:
-    """Which tokens of one row the cuts leave, boolean [V]."""
-    vocab_size = logits_V.shape[0]
-    kept = min(sampling.top_k, vocab_size) if sampling.top_k > 0 else vocab_size
-    keep_V = torch.ones_like(logits_V, dtype=torch.bool)
-    if kept < vocab_size:
-        keep_V = highest(logits_V, kept)
-        scaled_V = scaled_V.masked_fill(~keep_V, float("-inf"))
-    weight_V = torch.exp(scaled_V - scaled_V.max())
-    if sampling.top_p < 1:
-        total = float(weight_V.sum())
-        keep_V = keep_V & nucleus(logits_V, weight_V, sampling.top_p * total, kept)
-    if sampling.min_p > 0:
-        keep_V = keep_V & (weight_V >= sampling.min_p)
-    return keep_V
-
-
-def highest(logits_V: Tensor, count: int) -> Tensor:
-    """The `count` highest, ties to the lowest ids, boolean [V]; needs no full sort."""
-    least = torch.topk(logits_V, count).values[-1]
-    above_V = logits_V > least
-    level_V = logits_V == least
-    room = count - int(above_V.sum())
-    return above_V | (level_V & (level_V.cumsum(0) <= room))
-
-
-def nucleus(logits_V: Tensor, weight_V: Tensor, mass: float, kept: int) -> Tensor:
-    """The fewest highest tokens whose weights reach `mass`, boolean [V].
-
-    Looks in a sorted head that doubles until it holds them, so that a large vocabulary is seldom
-    sorted whole.
-    """
-    head = min(HEAD, kept)
-    while True:
-        in_head_V = highest(logits_V, head)
-        ids = in_head_V.nonzero()[:, 0]
-        order = torch.sort(logits_V[ids], descending=True, stable=True).indices
-        reached = weight_V[ids[order]].cumsum(0)
-        if head >= kept or float(reached[-1]) >= mass:
-            break
-        head = min(2 * head, kept)
-    # A token stays while those before it do not reach the mass: the one that crosses it stays.
-    before = torch.cat([reached.new_zeros(1), reached[:-1]])
-    keep_V = torch.zeros_like(in_head_V)
-    keep_V[ids[order[before < mass]]] = True
-    return keep_V
+    """One token a row, from records; rows are sound. Waits for the device."""
+    device, vocab_size = logits_SV.device, logits_SV.shape[1]
+    masked = [row for row, one in enumerate(draws) if one.mask is not None]
+    if masked:
+        held = b"".join(one.mask[: -(-vocab_size // 8)] for one in draws if one.mask is not None)
+        mask_MB = torch.frombuffer(bytearray(held), dtype=torch.uint8).view(len(masked), -1)
+        logits_SV = allow(logits_SV, torch.tensor(masked, device=device), mask_MB.to(device))
+    warm = [row for row, one in enumerate(draws) if one.sampling.temperature > 0]
+    if not warm:
+        return draw_rows(logits_SV, None, None, steps_V, Reach(0, 0)).token_S.tolist()
+    keys = [noise.signed(keyed.row_key(draws[row].seed, draws[row].position)) for row in warm]
+    temperatures = [draws[row].sampling.temperature for row in warm]
+    noisy = Noisy(
+        torch.tensor(warm, device=device),
+        torch.tensor(keys, device=device),
+        torch.tensor(temperatures, dtype=torch.float64, device=device),
+    )
+    cut_places = [place for place, row in enumerate(warm) if has_cuts(draws[row].sampling)]
+    cuts = None
+    if cut_places:
+        own = [draws[warm[place]].sampling for place in cut_places]
+        cuts = Cuts(
+            torch.tensor(cut_places, device=device),
+            torch.tensor([one.top_k for one in own], device=device),
+            torch.tensor([one.top_p for one in own], dtype=torch.float64, device=device),
+            torch.tensor([one.min_p for one in own], dtype=torch.float64, device=device),
+        )
+    found = draw_rows(logits_SV, noisy, cuts, steps_V, Reach(HEAD, CANDIDATES))
+    assert found.unsure_S is not None
+    if bool(found.unsure_S.any()):
+        found = draw_rows(logits_SV, noisy, cuts, steps_V, Reach(vocab_size, vocab_size))
+    return found.token_S.tolist()
 
 
 def logprobs(logits_V: Tensor, token: int, alternatives: int) -> TokenLogprob:
-    """Log-probabilities of one row's raw logits: its token's, and the best `alternatives`."""
-    logits_V = logits_V.float()
-    shifted_V = logits_V - logits_V.max()
-    normed_V = shifted_V - shifted_V.exp().sum().log()
-    top: tuple[tuple[int, float], ...] = ()
-    if alternatives:
-        ids = highest(logits_V, alternatives).nonzero()[:, 0]
-        order = torch.sort(logits_V[ids], descending=True, stable=True).indices
-        ids = ids[order]
-        top = tuple(zip(ids.tolist(), normed_V[ids].tolist(), strict=True))
-    return TokenLogprob(token=token, logprob=float(normed_V[token]), top=top)
+    """Log-probabilities of one row, as a record. Waits for the device."""
+    token_1 = torch.tensor([token], device=logits_V.device)
+    told = tell(logits_V[None], token_1, alternatives)
+    top = zip(told.id_TN[0].tolist(), told.top_TN[0].tolist(), strict=True)
+    return TokenLogprob(token=token, logprob=float(told.logprob_T), top=tuple(top))

@@ -42,13 +42,18 @@ class Kept:
 
 @dataclass(kw_only=True, slots=True)
 class Storage:
-    """Buffers by name and who holds what; `table_LP` maps a lane's pages, numpy int64."""
+    """Buffers by name and who holds what.
+
+    `table_LP` maps a lane's pages, numpy int64; `table` is the same on the device, and on the CPU
+    the same memory: it changes when a lane is claimed or released, and never inside a forward.
+    """
 
     spec: StateSpec
     lanes: int
     pages: int
     buffers: dict[str, Tensor]
     table_LP: np.ndarray
+    table: Tensor
     free_lanes: list[int]
     free_pages: list[int]
     holders: list[int]
@@ -91,15 +96,21 @@ class Storage:
         pages = [*shared, *(self.free_pages.pop() for _ in range(fresh))]
         for page in pages:
             self.holders[page] += 1
-        self.table_LP[lane] = self.spare_page
-        self.table_LP[lane, : len(pages)] = pages
+        self.seat_pages(lane, pages)
         for buffer in self.per_lane():
             buffer[lane].zero_()
         self.peak = max(self.peak, self.used())
         return Seat(lane=lane, pages=pages)
 
+    def seat_pages(self, lane: int, pages: Sequence[int]) -> None:
+        self.table_LP[lane] = self.spare_page
+        self.table_LP[lane, : len(pages)] = pages
+        if self.table.device.type != "cpu":
+            with torch.inference_mode():
+                self.table[lane].copy_(torch.from_numpy(self.table_LP[lane]))
+
     def release(self, seat: Seat) -> None:
-        self.table_LP[seat.lane] = self.spare_page
+        self.seat_pages(seat.lane, ())
         self.free_lanes.append(seat.lane)
         self.let_go(seat.pages)
 
@@ -178,12 +189,14 @@ def allocate(
             shape = (lanes + 1, *entry.shape)
         dtype = getattr(torch, spec.dtype_of(entry))
         buffers[entry.name] = torch.zeros(shape, dtype=dtype, device=device)
+    table_LP = np.full((lanes + 1, context_pages), pages, dtype=np.int64)
     return Storage(
         spec=spec,
         lanes=lanes,
         pages=pages,
         buffers=buffers,
-        table_LP=np.full((lanes + 1, context_pages), pages, dtype=np.int64),
+        table_LP=table_LP,
+        table=torch.from_numpy(table_LP).to(device),
         free_lanes=list(range(lanes - 1, -1, -1)),
         free_pages=list(range(pages - 1, -1, -1)),
         holders=[0] * (pages + 1),

@@ -104,10 +104,12 @@ class Dspark:
             slot_R = ring_slots(rows, ring_LTC.shape[1])
             ring_LTC.flatten(0, 1).index_copy_(0, slot_R, narrowed(config, kv_RC))
 
-    def tokens(self, pending: int) -> list[int]:
-        """The ids of a block whose stream's next row is `pending`."""
-        assert self.config.drafting is not None
-        return [pending, *[self.config.drafting.noise_id] * (self.block - 1)]
+    def tokens(self, pending_B: Tensor) -> Tensor:
+        """The ids [B, K] of blocks whose streams' next rows are pending_B."""
+        own = self.config.drafting
+        assert own is not None
+        noise_BK = pending_B.new_full((len(pending_B), self.block - 1), own.noise_id)
+        return torch.cat([pending_B[:, None], noise_BK], 1)
 
     def attend(self, w: Attention, ring_LTC: Tensor, window: Window, x_RD: Tensor) -> Tensor:
         config, ring_SC = self.config, ring_LTC.flatten(0, 1)

@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from tensorfold.core.engine import checks
-from tensorfold.core.engine.torch_engine import FAULT, TorchEngine
+from tensorfold.core.engine.landing import FAULTS
+from tensorfold.core.engine.step import NO_LOGITS
+from tensorfold.core.engine.torch_engine import TorchEngine
 from tensorfold.core.engine_api import Sampling
 from tensorfold.families.glm53.model import Glm53
 from tests.cpu.driving import (
@@ -90,7 +92,7 @@ def test_a_prompt_without_finite_logits_faults_alone_in_its_pack(
     bad = Asked(prompt=(*some_tokens(40)[:39], BAD))
     tolds = [begin(engine, 0, good[0]), begin(engine, 1, bad), begin(engine, 2, good[1])]
     fill(engine, *((told, 0, len(told.asked.prompt)) for told in tolds))
-    assert [told.fault for told in tolds] == [None, FAULT, None]
+    assert [told.fault for told in tolds] == [None, FAULTS[NO_LOGITS], None]
     assert tolds[1].tokens == []
     engine.close(1)
     while not tolds[0].done:
@@ -113,7 +115,7 @@ def test_a_ruined_state_faults_its_stream_and_the_others_go_on_as_if_alone(
     step(engine, tolds)
     ruin(engine, 2, value, names)
     step(engine, tolds, {2: (5, 6), 0: (1,)})
-    assert [told.fault for told in tolds] == [None, None, FAULT, None]
+    assert [told.fault for told in tolds] == [None, None, FAULTS[NO_LOGITS], None]
     assert len(tolds[2].tokens) == 2
     engine.close(2)
     # Its lane and pages go to the next stream, which must find nothing of it.
@@ -169,7 +171,7 @@ def test_pages_of_a_ruined_stream_carry_nothing_into_the_next(value: float, form
     ruin(engine, 1, value, ("kda", "conv", "latent", "pool", "tail"))
     ruin_unclaimed(engine, value)
     step(engine, [told])
-    assert told.fault == FAULT
+    assert told.fault == FAULTS[NO_LOGITS]
     engine.close(1)
     assert alone(engine, asked).proof() == wanted
 
@@ -181,7 +183,7 @@ def test_a_faulted_piece_keeps_no_state(
     asked = Asked(prompt=(*some_tokens(10), BAD, *some_tokens(89)))
     told = begin(engine, 1, asked, marks=(64,))
     fill(engine, (told, 0, 64))
-    assert told.fault == FAULT
+    assert told.fault == FAULTS[NO_LOGITS]
     assert told.saved == []
     assert engine.storage.kept == {}
 
@@ -193,7 +195,7 @@ def test_a_kept_state_outlives_the_fault_of_its_stream(engine: TorchEngine) -> N
     fill_all(engine, told, (64,))
     ruin(engine, 1, NAN, ("kda", "conv", "tail"))
     step(engine, [told])
-    assert told.fault == FAULT
+    assert told.fault == FAULTS[NO_LOGITS]
     engine.close(1)
     again = begin(engine, 2, asked, resume=told.saved[0])
     fill_all(engine, again)
@@ -208,5 +210,5 @@ def test_a_round_in_which_every_row_is_bad_samples_nothing(engine: TorchEngine) 
         fill_all(engine, told)
         ruin(engine, told.stream, NAN, ("kda",))
     step(engine, tolds, {0: (1, 2, 3)})
-    assert [told.fault for told in tolds] == [FAULT] * 3
+    assert [told.fault for told in tolds] == [FAULTS[NO_LOGITS]] * 3
     assert [len(told.tokens) for told in tolds] == [1] * 3

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tensorfold.core import keyed
 from tensorfold.core.engine import noise, sampling
-from tensorfold.core.engine.sampling import Draw
+from tensorfold.core.engine.sampling import Cuts, Draw
 from tensorfold.core.engine_api import Sampling
 
 
@@ -123,30 +123,53 @@ def test_equal_logits_go_to_the_lowest_id_without_a_temperature() -> None:
     assert sampling.draw(logits, draws, steps) == [0, 40, 158]
 
 
+def kept(logits: Tensor, one: Sampling, head: int = 10**9) -> list[int]:
+    """The tokens that the cuts leave of one row; the row must be sure of them."""
+    cuts = Cuts(
+        torch.tensor([0]),
+        torch.tensor([one.top_k]),
+        torch.tensor([one.top_p], dtype=torch.float64),
+        torch.tensor([one.min_p], dtype=torch.float64),
+    )
+    scaled, beyond = sampling.cut(logits[None], logits.double()[None], cuts, min(head, len(logits)))
+    assert not bool(beyond), head
+    return torch.isfinite(scaled[0]).nonzero()[:, 0].tolist()
+
+
 def test_top_k_takes_the_lowest_ids_of_a_tie() -> None:
-    keep = sampling.highest(torch.tensor([1.0, 3.0, 2.0, 2.0, 2.0, 0.0]), 3)
-    assert keep.tolist() == [False, True, True, True, False, False]
+    logits = torch.tensor([1.0, 3.0, 2.0, 2.0, 2.0, 0.0])
+    for head in (3, 4, 6):
+        assert kept(logits, Sampling(top_k=3), head) == [1, 2, 3]
+
+
+def test_a_negative_zero_ties_with_zero() -> None:
+    logits = torch.tensor([-0.0, 0.0, -0.0, 0.0, -1.0])
+    assert kept(logits, Sampling(top_k=3)) == [0, 1, 2]
 
 
 def test_the_token_that_crosses_top_p_stays_and_the_next_goes() -> None:
     logits = torch.tensor([0.5, 0.25, 0.125, 0.125]).log()
     for top_p, wanted in ((0.49, 1), (0.51, 2), (0.74, 2), (0.76, 3), (0.874, 3), (0.88, 4)):
-        keep = sampling.cut(logits, logits.double(), Sampling(temperature=1.0, top_p=top_p))
-        assert int(keep.sum()) == wanted, top_p
-        assert keep[:wanted].all()
+        assert kept(logits, Sampling(top_p=top_p)) == list(range(wanted)), top_p
 
 
-def test_top_p_looks_past_its_first_head() -> None:
+def test_a_cut_beyond_the_head_is_told_and_one_inside_is_exact() -> None:
     """A flat vocabulary of 5,000: half of the mass is 2,500 tokens, the lowest ids."""
     logits = torch.zeros(5000)
-    keep = sampling.cut(logits, logits.double(), Sampling(temperature=1.0, top_p=0.5))
-    assert keep.nonzero()[:, 0].tolist() == list(range(2500))
+    for head in (2500, 2501, 5000):
+        assert kept(logits, Sampling(top_p=0.5), head) == list(range(2500))
+    for one, head in (
+        (Sampling(top_p=0.5), 2499),
+        (Sampling(top_k=300), 299),
+        (Sampling(top_k=300, top_p=0.001), 299),
+    ):
+        with pytest.raises(AssertionError, match=str(head)):
+            kept(logits, one, head)
 
 
 def test_top_p_counts_the_mass_that_top_k_left() -> None:
     logits = torch.tensor([0.4, 0.3, 0.2, 0.1]).log()
-    keep = sampling.cut(logits, logits.double(), Sampling(temperature=1.0, top_k=2, top_p=0.5))
-    assert keep.tolist() == [True, False, False, False]
+    assert kept(logits, Sampling(top_k=2, top_p=0.5)) == [0]
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
@@ -156,14 +179,14 @@ def test_a_row_with_one_bad_logit_is_faulty_and_its_neighbours_are_not(
 ) -> None:
     logits = torch.randn(3, 160, generator=torch.Generator().manual_seed(0))
     logits[1, place] = bad
-    assert sampling.faulty(logits) == [False, True, False]
+    assert sampling.sound(logits).tolist() == [True, False, True]
 
 
 def test_a_row_without_any_finite_logit_is_faulty_and_minus_infinities_are_not() -> None:
     logits = torch.zeros(2, 160)
     logits[0] = -math.inf
     logits[1, 1:] = -math.inf
-    assert sampling.faulty(logits) == [True, False]
+    assert sampling.sound(logits).tolist() == [False, True]
 
 
 @pytest.mark.parametrize("size", [1, 5, 160, 5000])

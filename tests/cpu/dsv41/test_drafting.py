@@ -89,7 +89,7 @@ def from_scratch(engine: TorchEngine, tokens: Sequence[int]) -> list[int]:
     )
     own.prompt(rows)
     drafter.follow(rows)
-    run = Run(drafter.tokens(tokens[-1]), lane, length)
+    run = Run(drafter.tokens(torch.tensor(tokens[-1:]))[0].tolist(), lane, length)
     rows = batch.build([run], storage, prompt=False, tile=engine.tile, context=128)
     return drafter.draft(rows).tokens_BK[0].tolist()
 

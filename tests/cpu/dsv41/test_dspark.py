@@ -86,7 +86,10 @@ class Bench:
 
     def propose(self, blocks: Sequence[tuple[Seat, int, int]]) -> Block:
         """Of (seat, pending token, position of its row)."""
-        runs = [Run(self.drafter.tokens(token), seat.lane, at) for seat, token, at in blocks]
+        runs = [
+            Run(self.drafter.tokens(torch.tensor([token]))[0].tolist(), seat.lane, at)
+            for seat, token, at in blocks
+        ]
         rows = batch.build(runs, self.storage, prompt=False, tile=4, context=CONTEXT)
         return self.drafter.draft(rows)
 

@@ -1,0 +1,73 @@
+"""Where steps run: the seam between the engine and a device's queue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tensorfold.core.engine.packing import Buckets, Shape
+
+# A step of one shape: words to words.
+Run = Callable[[Tensor], Tensor]
+# Waits for a step and gives its words on the host, valid until the next step is run.
+Wait = Callable[[], np.ndarray]
+
+
+class Rounds(NamedTuple):
+    """What a runner is made for: the most rows of a round and of a window, and whether steps may be
+    captured (the order asks for compiled forwards)."""
+
+    most_rows: int
+    most_window: int
+    captured: bool
+
+
+class Runner(Protocol):
+    """Runs steps, one at a time: the next is run when the last was waited for.
+
+    `queued` tells whether `run` returns before the work is done; then the engine runs a step at
+    launch and waits at landing. `buckets` are the sizes that it wants rounds rounded to.
+    """
+
+    queued: bool
+    buckets: Buckets
+
+    def staging(self, words: int) -> np.ndarray:
+        """A host array of int64 to be written and handed to the next `run`; not cleared."""
+        ...
+
+    def run(
+        self, words: np.ndarray, step: Run, shape: Shape | None, idle: Callable[[], np.ndarray]
+    ) -> Wait:
+        """Run `step` on words from `staging`.
+
+        Steps of an equal `shape` are the same operations on equal sizes, and may be captured at
+        first and replayed after; with none the step is run as it is. `idle` gives words of that
+        shape that touch no stream, on which a step may be tried before it is captured.
+        """
+        ...
+
+
+class AtOnce:
+    """Runs a step on the CPU, where it is called."""
+
+    queued = False
+
+    def __init__(self, buckets: Buckets) -> None:
+        self.buckets = buckets
+        self.buffer = np.empty(0, dtype=np.int64)
+
+    def staging(self, words: int) -> np.ndarray:
+        if len(self.buffer) < words:
+            self.buffer = np.empty(2 * words, dtype=np.int64)
+        return self.buffer[:words]
+
+    def run(
+        self, words: np.ndarray, step: Run, shape: Shape | None, idle: Callable[[], np.ndarray]
+    ) -> Wait:
+        out = step(torch.from_numpy(words))
+        return lambda: out.numpy()
