@@ -45,4 +45,5 @@ def check(report: Callable[[str], None]) -> bool:
     """The op contract, for every form of every op."""
     from tensorfold.core.engine.contract_check import check_backend
 
-    return check_backend("cuda-triton", candidates(), DEVICE, report)
+    formats = (torch.float32, torch.bfloat16)
+    return check_backend("cuda-triton", candidates(), DEVICE, report, formats)

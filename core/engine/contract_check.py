@@ -7,9 +7,9 @@ op says it writes; and fresh memory full of NaN, so that an output left unwritte
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,6 +19,8 @@ from tensorfold.core.engine.checks import outputs
 from tensorfold.core.engine.optable import Candidate, Candidates
 from tensorfold.core.ops import SPECS, Case, OpSpec
 
+# What outputs and values between two products lose to a format, beside a case's budget.
+FORMATS: Mapping[torch.dtype, float] = {torch.float32: 0.0, torch.bfloat16: 2.0**-8}
 SMALL = 70
 LARGE = (71, 128, 136, 200, 320)
 
@@ -133,31 +135,56 @@ def judge(spec: OpSpec, case: Case, candidate: Candidate) -> Verdict:
 
 
 def check_backend(
-    name: str, candidates: Candidates, device: torch.device, report: Callable[[str], None]
+    name: str,
+    candidates: Candidates,
+    device: torch.device,
+    report: Callable[[str], None],
+    formats: Sequence[torch.dtype] = (torch.float32,),
 ) -> bool:
-    """One line an op and form, and a SUMMARY line; true when a guaranteed form of each op holds
-    and every preferred form either holds or has one that does behind it."""
+    """One line an op, form and format, and a SUMMARY line; true when a guaranteed form of each op
+    holds and every preferred form either holds or has one that does behind it."""
     held = failed = 0
     missing = []
     with torch.inference_mode():
         for spec in SPECS:
-            cases = on_device(spec.cases(torch.Generator().manual_seed(1)), device)
-            usable = False
-            for candidate in candidates[spec.name]:
-                verdicts = [judge(spec, case, candidate) for case in cases]
-                wrong = [text for verdict in verdicts for text in verdict.wrong]
-                worst = max(verdict.error for verdict in verdicts)
-                state = "holds" if not wrong else "FAILS: " + "; ".join(dict.fromkeys(wrong))
-                report(f"{spec.name:17} {candidate.label:36} {worst:8.1e}  {state}")
-                held, failed = held + (not wrong), failed + bool(wrong)
-                usable = usable or not wrong
-                if wrong and not candidate.library:
+            for dtype in formats:
+                cases = in_format(spec, spec.cases(torch.Generator().manual_seed(1)), dtype)
+                cases = on_device(cases, device)
+                usable = False
+                for candidate in candidates[spec.name]:
+                    verdicts = [judge(spec, case, candidate) for case in cases]
+                    wrong = [text for verdict in verdicts for text in verdict.wrong]
+                    worst = max(verdict.error for verdict in verdicts)
+                    state = "holds" if not wrong else "FAILS: " + "; ".join(dict.fromkeys(wrong))
+                    label = candidate.label if len(formats) == 1 else f"{candidate.label} {dtype}"
+                    report(f"{spec.name:17} {label:36} {worst:8.1e}  {state}")
+                    held, failed = held + (not wrong), failed + bool(wrong)
+                    usable = usable or not wrong
+                    if wrong and not candidate.library:
+                        missing.append(spec.name)
+                if not usable:
                     missing.append(spec.name)
-            if not usable and spec.name not in missing:
-                missing.append(spec.name)
+    missing = list(dict.fromkeys(missing))
     ending = "all ops hold" if not missing else "no sound form of " + ", ".join(missing)
     report(f"SUMMARY {name}: {len(SPECS)} ops, {held} forms hold, {failed} fail, {ending}")
     return not missing
+
+
+def in_format(spec: OpSpec, cases: list[Case], dtype: torch.dtype) -> list[Case]:
+    """The cases as an engine of this format calls the op."""
+
+    def cast(name: str, arg: Any) -> Any:
+        narrow = isinstance(arg, Tensor) and arg.is_floating_point() and name not in spec.wide
+        return arg.to(dtype) if narrow else arg
+
+    return [
+        replace(
+            case,
+            args={name: cast(name, arg) for name, arg in case.args.items()},
+            budget=case.budget + FORMATS[dtype],
+        )
+        for case in cases
+    ]
 
 
 def on_device(cases: list[Case], device: torch.device) -> list[Case]:

@@ -33,7 +33,7 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OpSpec:
-    """One op of the table."""
+    """One op of the table. `wide` arguments come in float32 in an engine of any narrower format."""
 
     name: str
     schema: str
@@ -41,6 +41,7 @@ class OpSpec:
     shape: Callable[..., Any]
     cases: Callable[[torch.Generator], list[Case]]
     mutates: tuple[str, ...] = ()
+    wide: tuple[str, ...] = ()
 
 
 def normal(generator: torch.Generator, *shape: int, scale: float = 1.0) -> Tensor:

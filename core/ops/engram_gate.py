@@ -64,4 +64,5 @@ OP = OpSpec(
     reference=reference,
     shape=shape,
     cases=cases,
+    wide=("weight_ND",),
 )

@@ -98,4 +98,5 @@ OP = OpSpec(
     reference=reference,
     shape=shape,
     cases=cases,
+    wide=("weight_RK",),
 )

@@ -34,4 +34,5 @@ OP = OpSpec(
     reference=reference,
     shape=shape,
     cases=cases,
+    wide=("pre_RN",),
 )

@@ -39,4 +39,5 @@ OP = OpSpec(
     reference=reference,
     shape=shape,
     cases=cases,
+    wide=("post_RN", "comb_RNN"),
 )

@@ -36,4 +36,5 @@ OP = OpSpec(
     reference=hc_split.mixes,
     shape=shape,
     cases=cases,
+    wide=("fn_MF", "base_M", "scale_3"),
 )

@@ -98,4 +98,5 @@ OP = OpSpec(
     reference=reference,
     shape=shape,
     cases=cases,
+    wide=("fn_MF", "base_M", "scale_3"),
 )

@@ -89,4 +89,5 @@ OP = OpSpec(
     shape=shape,
     cases=cases,
     mutates=("state_LHKV",),
+    wide=("gate_RHK", "beta_RH", "state_LHKV"),
 )

@@ -105,4 +105,5 @@ OP = OpSpec(
     shape=shape,
     cases=cases,
     mutates=("state_LHKV",),
+    wide=("gate_BWHK", "beta_BWH", "state_LHKV"),
 )

@@ -52,4 +52,5 @@ OP = OpSpec(
     reference=reference,
     shape=shape,
     cases=cases,
+    wide=("logit_RE", "bias_E"),
 )

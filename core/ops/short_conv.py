@@ -47,4 +47,5 @@ OP = OpSpec(
     reference=reference,
     shape=shape,
     cases=cases,
+    wide=("taps_CT",),
 )

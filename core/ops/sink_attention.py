@@ -81,4 +81,5 @@ OP = OpSpec(
     reference=reference,
     shape=shape,
     cases=cases,
+    wide=("sink_H",),
 )
