@@ -17,9 +17,12 @@ Result = TypeVar("Result", covariant=True)
 class Info:
     """What is fixed once an engine is open; JSON-ready, shown at `/info`.
 
-    rows and tokens are counts, bytes are bytes. `identity` is the receipt's `engine`: a hash of
-    the version, the weights and the settings that change bits. `checks` holds the load-time checks
-    by name: true, false, or none when not run here. `ops` says who implements each op.
+    rows and tokens are counts, bytes are bytes. `round_costs` holds milliseconds of rounds by their
+    rows, ascending, as timed at the start: a round of rows in between costs what the next one does.
+    `draft_costs` holds what proposing drafts adds, by the streams that ask. Either is empty where
+    the engine did not time it, and counts as nothing then. `identity` is the receipt's `engine`: a
+    hash of the version, the weights and the settings that change bits. `checks` holds the load-time
+    checks by name: true, false, or none when not run here. `ops` says who implements each op.
     """
 
     backend: str
@@ -38,6 +41,8 @@ class Info:
     passes: int = 0
     pack_rows: int = 0
     drafts: int = 0
+    round_costs: tuple[tuple[int, float], ...] = ()
+    draft_costs: tuple[tuple[int, float], ...] = ()
     fill_chunks: int = 0
     fill_many: bool = False
     fill_rounds: int = 1

@@ -20,7 +20,8 @@ from tensorfold.core.errors import StartError
 class Switch:
     """One line of the table. `group` is the part of the engine that it speaks to.
 
-    A value is at least `least`, more than `above` and at most `most`, or it is `unset`.
+    A value is at least `least`, more than `above` and at most `most`, or it is `unset`. A number
+    that has `off` gets a second flag, `--no-NAME`, which gives it that value.
     """
 
     env: str
@@ -31,6 +32,7 @@ class Switch:
     above: float | None = None
     most: float | None = None
     unset: float | None = None
+    off: int | None = None
     choices: tuple[str, ...] = ()
 
 
@@ -72,7 +74,24 @@ class Settings:
         8, "TF_WINDOW_ROWS", "rows", "engine", "rows of one stream in a round", least=1, most=64
     )
     drafts: int = switch(
-        0, "TF_DRAFTS", "tokens", "engine", "most drafts a stream and round", least=0, most=63
+        0,
+        "TF_DRAFTS",
+        "tokens",
+        "drafts",
+        "most drafts of the model's own head a stream and round",
+        least=0,
+        most=63,
+        off=0,
+    )
+    copies: bool = switch(
+        True, "TF_COPIES", "flag", "drafts", "drafts copied from the stream's own context"
+    )
+    drafters: str = switch(
+        "",
+        "TF_DRAFTERS",
+        "names",
+        "drafts",
+        "further drafters by name, joined by commas; `tensorfold plugins` lists them",
     )
     kept_bytes: int = switch(
         0, "TF_KEPT_BYTES", "bytes", "engine", "room beside the lanes for kept states", least=0
@@ -327,8 +346,17 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
             parser.add_argument(
                 flag, action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, help=text
             )
-        else:
-            parser.add_argument(flag, default=argparse.SUPPRESS, metavar="X", help=text)
+            continue
+        parser.add_argument(flag, default=argparse.SUPPRESS, metavar="X", help=text)
+        if entry.off is not None:
+            parser.add_argument(
+                f"--no-{flag[2:]}",
+                dest=name,
+                action="store_const",
+                const=entry.off,
+                default=argparse.SUPPRESS,
+                help=f"the same as {flag} {entry.off}",
+            )
 
 
 def read(flags: Mapping[str, Any], environ: Mapping[str, str]) -> Settings:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tensorfold.core.backend_api import Backend
+from tensorfold.core.drafter_api import HostDrafter
 from tensorfold.core.errors import StartError
 from tensorfold.core.family_api import Family
 from tensorfold.plugins.manager import PLUGIN_ERRORS, Installed, in_words
@@ -46,6 +47,18 @@ def choose_family(installed: Installed, model_type: str) -> Family:
     )
 
 
+def choose_drafters(installed: Installed, names: Sequence[str]) -> list[HostDrafter]:
+    """The drafters of those names. Raises `StartError` where one is absent, or named twice."""
+    for name in names:
+        if names.count(name) > 1:
+            raise StartError(f"drafter {name!r} is named twice")
+        if name in installed.drafter_clashes:
+            raise StartError(clash("drafter", name, installed.drafter_clashes[name]))
+        if name not in installed.drafters:
+            raise StartError(absent("drafter", name, installed, list_drafters(installed)))
+    return [installed.drafters[name].value for name in names]
+
+
 def clash(kind: str, name: str, plugins: tuple[str, ...]) -> str:
     claimants = ", ".join(plugins)
     return f"{kind} {name!r} is claimed by several plugins ({claimants}): remove all but one"
@@ -73,6 +86,11 @@ def list_families(installed: Installed) -> str:
         for name, offer in sorted(installed.families.items())
     ]
     return listed("families here", entries + list_clashes(installed.family_clashes))
+
+
+def list_drafters(installed: Installed) -> str:
+    entries = sorted(installed.drafters) + list_clashes(installed.drafter_clashes)
+    return listed("drafters here", entries)
 
 
 def list_clashes(clashes: Mapping[str, tuple[str, ...]]) -> list[str]:

@@ -9,6 +9,7 @@ import pluggy
 
 if TYPE_CHECKING:
     from tensorfold.core.backend_api import Backend
+    from tensorfold.core.drafter_api import HostDrafter
     from tensorfold.core.family_api import Family
 
 PROJECT = "tensorfold"
@@ -25,3 +26,11 @@ def register_backends() -> Sequence[Backend]:  # type: ignore[empty-body]
 @hookspec
 def register_families() -> Sequence[Family]:  # type: ignore[empty-body]
     """Families of this plugin. Called without torch: a family imports it to build its model."""
+
+
+@hookspec
+def register_drafters() -> Sequence[HostDrafter]:  # type: ignore[empty-body]
+    """Drafters of this plugin: guesses at coming tokens, made by the host. Called without torch.
+
+    `--drafters` names those to use. What each may do is written in core/drafter_api.py.
+    """

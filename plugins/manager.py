@@ -17,11 +17,13 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import pluggy
 
 from tensorfold.core.backend_api import Backend
+from tensorfold.core.drafter_api import HostDrafter
 from tensorfold.core.family_api import Family
 from tensorfold.plugins import hookspecs
 
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 BACKEND_PARTS = ("name", "summary", "needs_family", "unusable", "bundled", "engine", "check")
+DRAFTER_PARTS = ("name", "summary", "begin")
 FAMILY_PARTS = ("name", "model_types", "grid", "chat", "bundled", "config", "tensors", "model")
 
 # What a plugin may raise that must not stop the others; an interrupt still does.
@@ -39,7 +41,7 @@ class Source(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Offer(Generic[Kind]):
-    """A backend or a family, and the plugin that brings it."""
+    """A backend, a family or a drafter, and the plugin that brings it."""
 
     plugin: str
     value: Kind
@@ -57,16 +59,18 @@ class Failure:
 class Installed:
     """What the plugins of this machine bring, by name.
 
-    `backend_clashes`, `family_clashes` and `type_clashes` hold names (and config.json
-    `model_type`s) that several plugins claim; none of those is among the usable ones.
+    The `..._clashes` hold names (and config.json `model_type`s) that several plugins claim; none of
+    those is among the usable ones.
     """
 
     backends: Mapping[str, Offer[Backend]] = field(default_factory=dict)
     families: Mapping[str, Offer[Family]] = field(default_factory=dict)
+    drafters: Mapping[str, Offer[HostDrafter]] = field(default_factory=dict)
     failures: Sequence[Failure] = ()
     backend_clashes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     family_clashes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     type_clashes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    drafter_clashes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def sources() -> list[Source]:
@@ -92,21 +96,26 @@ def discover(found: Iterable[Source] | None = None) -> Installed:
     failures: list[Failure] = []
     backends: list[Offer[Backend]] = []
     families: list[Offer[Family]] = []
+    drafters: list[Offer[HostDrafter]] = []
     for source in sources() if found is None else found:
         try:
             register(manager, source)
             backends += offers(manager, source.name, "register_backends", BACKEND_PARTS)
             families += offers(manager, source.name, "register_families", FAMILY_PARTS)
+            drafters += offers(manager, source.name, "register_drafters", DRAFTER_PARTS)
         except PLUGIN_ERRORS as error:
             failures.append(Failure(plugin=source.name, reason=in_words(error)))
     usable_backends, backend_clashes = by_name(backends)
     usable_families, family_clashes = by_name(families)
+    usable_drafters, drafter_clashes = by_name(drafters)
     return Installed(
         backends=usable_backends,
         families=usable_families,
+        drafters=usable_drafters,
         failures=tuple(failures),
         backend_clashes=backend_clashes,
         family_clashes=family_clashes,
+        drafter_clashes=drafter_clashes,
         type_clashes=claimed_twice(
             (model_type, offer) for offer in families for model_type in offer.value.model_types
         ),

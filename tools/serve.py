@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from tensorfold.core.backend_api import Backend, EngineOrder
 from tensorfold.core.checkpoint import read_config
+from tensorfold.core.draft_settings import drafter_names
 from tensorfold.core.errors import StartError
 from tensorfold.core.family_api import ChatFormat
 from tensorfold.core.settings import Settings, add_flags, read
-from tensorfold.plugins.choose import choose_backend
+from tensorfold.plugins.choose import choose_backend, choose_drafters
 from tensorfold.plugins.manager import discover
 from tensorfold.tools.arguments import Parser
 from tensorfold.tools.models import Served, find_model
@@ -62,6 +63,7 @@ def serve(asked: str, flags: Mapping[str, Any], environ: Mapping[str, str]) -> i
     installed = discover()
     backend = choose_backend(installed, settings.backend)
     model = find_model(installed, backend, asked)
+    drafters = choose_drafters(installed, drafter_names(settings))
     engine, text = load(settings, backend, model)
 
     from tensorfold.core.server.app import run
@@ -74,6 +76,7 @@ def serve(asked: str, flags: Mapping[str, Any], environ: Mapping[str, str]) -> i
             settings=settings,
             model=name,
             aliases=() if name == model.name else (model.name,),
+            drafters=drafters,
             ready=line.ready,
             status=line.show,
         )

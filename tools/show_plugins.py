@@ -10,7 +10,7 @@ from tensorfold.tools.arguments import Parser
 
 
 def lines(installed: Installed) -> Iterator[str]:
-    """One line a backend, family, clash and failed plugin."""
+    """One line a backend, family, drafter, clash and failed plugin."""
     for name, backend in sorted(installed.backends.items()):
         why = standing(backend.value)
         state = "usable" if why is None else f"cannot run here: {why}"
@@ -18,10 +18,13 @@ def lines(installed: Installed) -> Iterator[str]:
     for name, family in sorted(installed.families.items()):
         types = ", ".join(family.value.model_types)
         yield f"family   {name}  serves model_type {types}  [plugin {family.plugin}]"
+    for name, drafter in sorted(installed.drafters.items()):
+        yield f"drafter  {name}  {drafter.value.summary}  [plugin {drafter.plugin}]"
     clashes = {
         "backend": installed.backend_clashes,
         "family": installed.family_clashes,
         "model_type": installed.type_clashes,
+        "drafter": installed.drafter_clashes,
     }
     for kind, names in clashes.items():
         for name, plugins in names.items():
@@ -32,7 +35,8 @@ def lines(installed: Installed) -> Iterator[str]:
 
 def main(arguments: Sequence[str]) -> int:
     Parser(
-        prog="tensorfold plugins", description="List backends, families and failed plugins."
+        prog="tensorfold plugins",
+        description="List backends, families, drafters and failed plugins.",
     ).parse_args(arguments)
     for line in lines(discover()):
         print(line)

@@ -137,7 +137,9 @@ class StatusLine:
 
 def line(stats: HostStats, speed: float) -> str:
     """The host's figures in a line."""
+    drafted, accepted = sum(stats.drafted.values()), sum(stats.accepted.values())
+    drafts = f"; drafts {accepted / drafted:.0%} accepted" if drafted else ""
     return (
         f"{stats.live} live, {stats.filling} filling, {stats.waiting} waiting, {speed:.0f} tok/s; "
-        f"{stats.finished} finished, {stats.failed} failed, {stats.aborted} aborted"
+        f"{stats.finished} finished, {stats.failed} failed, {stats.aborted} aborted{drafts}"
     )

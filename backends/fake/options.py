@@ -70,7 +70,8 @@ def no_wait(seconds: float) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FakeOptions:
-    """Limits as in `Info`; `fills` are its `fill_*` fields. `round_rows` 0: every full window fits.
+    """Limits and costs as in `Info`; `fills` are its `fill_*` fields. `round_rows` 0: every full
+    window fits.
 
     Memory holds `room_lanes` streams and `room_tokens` tokens of streams and kept states together
     (0: as many as are asked). Drafts are wrong about one time in `wrong_in`. `hook` sees every call
@@ -87,6 +88,8 @@ class FakeOptions:
     pack_rows: int = 0
     drafts: int = 0
     wrong_in: int = 5
+    round_costs: tuple[tuple[int, float], ...] = ()
+    draft_costs: tuple[tuple[int, float], ...] = ()
     fills: Mapping[str, Any] = field(default_factory=dict)
     room_lanes: int = 0
     room_tokens: int = 0
@@ -113,6 +116,8 @@ def info_of(options: FakeOptions, vocab: int) -> Info:
         passes=options.passes,
         pack_rows=options.pack_rows,
         drafts=options.drafts,
+        round_costs=options.round_costs,
+        draft_costs=options.draft_costs,
         bytes_per_token=1,
         **options.fills,
     )

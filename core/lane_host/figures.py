@@ -33,6 +33,13 @@ class Figures:
         self.turns = self.rounds = self.round_rows = self.filled_rows = 0
         self.first_tokens = self.tokens = 0
         self.fills = dict.fromkeys(KINDS, 0)
+        self.forced = 0
+        self.rounds_by_rows: dict[int, int] = {}
+        # Of drafts, by source: their names, rows, rows accepted, faults.
+        self.sources: list[str] = []
+        self.drafted: list[int] = []
+        self.accepted: list[int] = []
+        self.faults: dict[str, int] = {}
         self.recent_rows = self.recent_seconds = 0.0
         self.recent_steps = 0
 
@@ -63,6 +70,12 @@ class Figures:
                 self.aborted += 1
             else:
                 self.failed += 1
+
+    def count_round(self, rows: int) -> None:
+        self.rounds += 1
+        self.round_rows += rows
+        reach = 1 << (rows - 1).bit_length()
+        self.rounds_by_rows[reach] = self.rounds_by_rows.get(reach, 0) + 1
 
     def measure(self, rows: int, steps: int, seconds: float) -> None:
         """A turn in which prompts waited or went in: its rows, steps and length."""
@@ -103,5 +116,10 @@ class Figures:
                 first_tokens=self.first_tokens,
                 tokens=self.tokens,
                 fills=dict(self.fills),
+                forced=self.forced,
+                drafted=dict(zip(self.sources, self.drafted, strict=True)),
+                accepted=dict(zip(self.sources, self.accepted, strict=True)),
+                rounds_by_rows=dict(self.rounds_by_rows),
+                drafter_faults=dict(self.faults),
                 rows_per_second=self.rows_per_second(),
             )

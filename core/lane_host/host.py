@@ -10,9 +10,11 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
+from tensorfold.core.drafter_api import HostDrafter
 from tensorfold.core.engine_api import Engine, Memory
 from tensorfold.core.errors import EngineLost, RequestError
 from tensorfold.core.lane_host import fills
+from tensorfold.core.lane_host.drafting import Drafting
 from tensorfold.core.lane_host.figures import Figures
 from tensorfold.core.lane_host.kept import Keeper, KeepNothing
 from tensorfold.core.lane_host.lanes import LOG, HostOptions, Lanes
@@ -44,6 +46,7 @@ class Host:
         clock: Callable[[], float] = time.monotonic,
         trace: Trace | None = None,
         keeper: Keeper | None = None,
+        drafters: Sequence[HostDrafter] = (),
     ) -> None:
         self.info = engine.info
         self._engine = engine
@@ -53,7 +56,8 @@ class Host:
         self._outbox = Outbox(deliver)
         self._keeper: Keeper = keeper or KeepNothing()
         self._lanes = Lanes(engine, self._outbox, self._figures, self._keeper, options, clock)
-        self._turns = Turns(self._lanes, self._look, next_fill, clock, trace)
+        self._drafting = Drafting(self.info, drafters, self._lanes.live, self._figures)
+        self._turns = Turns(self._lanes, self._look, next_fill, clock, trace, self._drafting)
         self._most_rows = options.queue_rows or CONTEXTS_QUEUED * self.info.context
         self._most_requests = options.queue_requests
         self._arrivals: list[Reply] = []
@@ -116,6 +120,11 @@ class Host:
                 closing=self._deadline is not None,
                 lost=self._lost,
             )
+
+    @property
+    def drafters(self) -> list[str]:
+        """The names of the host's own drafters."""
+        return self._drafting.guessers.names[1:]
 
     def memory(self) -> Memory:
         return self._engine.memory()

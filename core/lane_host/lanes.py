@@ -94,6 +94,10 @@ class Lanes:
         """Open a reply or end it; false while it has to wait. `alone`: only kept states can go."""
         if reply.tried == self.freed:
             return False
+        reason, words = reply.look_ahead()
+        if reason is not None:
+            self.end(reply, reason, words)
+            return True
         while True:
             plan = self.keeper.plan(reply.job)
             try:

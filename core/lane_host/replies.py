@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 from tensorfold.core.engine_api import TokenLogprob
 from tensorfold.core.keyed import token_sha256
+from tensorfold.core.lane_host.guessing import Guessing
+from tensorfold.core.lane_host.rounds import NO_CHAIN, Chain
 from tensorfold.core.lane_host.stream import (
     END_TOKEN,
     FAULT,
@@ -17,6 +19,7 @@ from tensorfold.core.lane_host.stream import (
     End,
     Job,
     never,
+    nothing,
 )
 
 WAITING = "waiting"
@@ -29,8 +32,9 @@ ENDED = "ended"
 class Reply:
     """A stream's state in the host; only the engine thread changes it.
 
-    `left` is how many tokens may still be committed, `pending` the last committed token and
-    `guesses` the drafts that follow it. `sent` of the tokens have been delivered; `logprobs` are
+    `left` is how many tokens may still be committed, `pending` the last committed token, `coming`
+    the tokens that are forced after it, and `chain` the guesses after those. `guessing` is none for
+    a stream that takes no drafts. `sent` of the tokens have been delivered; `logprobs` are
     those not yet delivered. `served` is the last round that it was in or came after. `skipped`
     counts the later ones that passed it while it waited for memory, `tried` is the host's count of
     freed storage when it was last refused room. Times are of the host's clock, in seconds.
@@ -49,11 +53,11 @@ class Reply:
     tokens: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     pending: int = -1
-    guesses: tuple[int, ...] = ()
+    coming: tuple[int, ...] = ()
+    chain: Chain = NO_CHAIN
+    guessing: Guessing | None = None
     served: int = 0
     rounds: int = 0
-    drafted: int = 0
-    accepted: int = 0
     admitted_at: float = 0.0
     first_at: float = 0.0
     last_at: float = 0.0
@@ -79,7 +83,37 @@ class Reply:
         if self.job.logprobs is not None:
             assert len(logprobs) == len(tokens), (self.stream, len(logprobs), len(tokens))
             self.logprobs.extend(logprobs[:kept])
+        if reason is None:
+            reason, words = self.look_ahead()
         return kept, reason, words
+
+    def look_ahead(self) -> tuple[str | None, str]:
+        """Ask for the tokens that are forced now; the reason and words of an end if that fails."""
+        if self.job.forces is nothing:
+            return None, ""
+        try:
+            self.coming = tuple(self.job.forces(self.tokens))
+        except Exception as error:
+            return FAULT, f"the forced tokens failed: {type(error).__name__}: {error}"
+        return None, ""
+
+    def free(self, chain: Chain) -> Chain:
+        """The guesses up to where a token would be forced: there none may be drawn."""
+        forces = self.job.forces
+        if forces is nothing:
+            return chain
+        tokens = [*self.tokens, *self.coming]
+        guesses, chances, sources = chain
+        for row, token in enumerate(guesses):
+            tokens.append(token)
+            try:
+                free = not forces(tokens)
+            except Exception:
+                # It fails for tokens that may never come; if they do, the reply ends with it.
+                free = False
+            if not free:
+                return guesses[:row], chances[:row], sources[:row]
+        return chain
 
     def ended_by(self, token: int) -> tuple[str | None, str]:
         """Whether the reply ends with its last token: end token, stop, length, in this order."""
@@ -109,14 +143,17 @@ class Reply:
         return End(reason=reason, message=words, counts=self.counts())
 
     def counts(self) -> Counts:
-        admitted, first = self.opened, bool(self.tokens)
+        admitted, first, guessing = self.opened, bool(self.tokens), self.guessing
+        if guessing is not None:
+            guessing.count()
         return Counts(
             prompt=len(self.job.prompt),
             tokens=len(self.tokens),
             cached=self.cached,
             rounds=self.rounds,
-            drafted=self.drafted,
-            accepted=self.accepted,
+            drafted=sum(guessing.drafted) if guessing is not None else 0,
+            accepted=sum(guessing.accepted) if guessing is not None else 0,
+            by_source=guessing.by_source() if guessing is not None else {},
             queue_seconds=self.admitted_at - self.submitted if admitted else 0.0,
             prefill_seconds=self.first_at - self.admitted_at if first else 0.0,
             decode_seconds=self.last_at - self.first_at if first else 0.0,

@@ -6,7 +6,7 @@ committed, and exactly one `End`. Both are plain records: the server turns them 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tensorfold.core.engine_api import Sampling, TokenLogprob
@@ -26,6 +26,10 @@ def never(tokens: Sequence[int]) -> bool:
     return False
 
 
+def nothing(tokens: Sequence[int]) -> Sequence[int]:
+    return ()
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
     """One reply to be made.
@@ -33,6 +37,8 @@ class Job:
     `stream` is unique for the host's life. `most` bounds the reply in tokens, and prompt plus
     `most` fits the context. `ends(tokens)` is asked once a token with the reply so far, that token
     included, on the engine thread: true ends the reply with it. `end_tokens` end it before that.
+    `forces(tokens)` tells the tokens that must come after the reply so far, whatever the model
+    says: pure, asked on the engine thread, and true to itself as its own tokens come.
     `logprobs` is as in `Opening`. `draft` false decodes without drafts.
     """
 
@@ -44,6 +50,7 @@ class Job:
     logprobs: int | None = None
     end_tokens: frozenset[int] = frozenset()
     ends: Callable[[Sequence[int]], bool] = never
+    forces: Callable[[Sequence[int]], Sequence[int]] = nothing
     background: bool = False
     draft: bool = True
 
@@ -52,8 +59,10 @@ class Job:
 class Counts:
     """A reply's part of its receipt. Seconds are of the host's clock.
 
-    `queue_seconds` runs from submission to admission, `prefill_seconds` from admission to the
-    first token, `decode_seconds` from the first token to the last.
+    `drafted` guesses had a row in a round, `accepted` of them came true; `by_source` holds both for
+    each source of guesses that had a row. `queue_seconds` runs from submission to admission,
+    `prefill_seconds` from admission to the first token, `decode_seconds` from the first token to
+    the last.
     """
 
     prompt: int = 0
@@ -62,6 +71,7 @@ class Counts:
     rounds: int = 0
     drafted: int = 0
     accepted: int = 0
+    by_source: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     queue_seconds: float = 0.0
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
@@ -102,6 +112,9 @@ class HostStats:
     finished + failed + aborted + waiting + filling + live.
 
     `aborted` were cancelled or cut by closing, `failed` were hurt, refused or lost with the engine.
+    `drafted` and `accepted` count guesses that had a row, by their source; `forced` tokens that
+    were. `rounds_by_rows` counts rounds by the power of two that their rows reach, and
+    `drafter_faults` by name how often a drafter of the host was given up for a stream.
     """
 
     alive: bool
@@ -122,4 +135,9 @@ class HostStats:
     first_tokens: int
     tokens: int
     fills: dict[str, int]  # by kind: whole, piece, drained, packed, cut_in
+    forced: int
+    drafted: dict[str, int]
+    accepted: dict[str, int]
+    rounds_by_rows: dict[int, int]
+    drafter_faults: dict[str, int]
     rows_per_second: float  # of recent fills; 0.0 until measured

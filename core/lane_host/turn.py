@@ -13,10 +13,10 @@ from typing import TypeVar, cast
 
 from tensorfold.core.engine_api import Filled, Flight, Landed, Piece, TokenLogprob, Window
 from tensorfold.core.errors import EngineFault
+from tensorfold.core.lane_host.drafting import Drafting, only
 from tensorfold.core.lane_host.fills import ENOUGH, NextFill, SoFar, Step, forwards
 from tensorfold.core.lane_host.lanes import LOG, Lanes
 from tensorfold.core.lane_host.replies import Reply
-from tensorfold.core.lane_host.rounds import wanted, windows
 from tensorfold.core.lane_host.stream import FAULT
 from tensorfold.core.lane_host.trace import Forward, Trace, TurnTrace
 
@@ -34,8 +34,10 @@ class Turns:
         next_fill: NextFill,
         clock: Callable[[], float],
         trace: Trace | None,
+        drafting: Drafting,
     ) -> None:
         self.lanes = lanes
+        self.drafting = drafting
         self.look = look
         self.next_fill = next_fill
         self.clock = clock
@@ -140,9 +142,12 @@ class Turns:
 
     def piece(self, stream: int, start: int, end: int) -> Piece:
         reply = self.lanes.replies[stream]
-        last = end == len(reply.job.prompt) and reply.draws
-        want = wanted(reply.left - 1, self.info) if last else 0
-        return Piece(stream=stream, start=start, end=end, want=want)
+        if end < len(reply.job.prompt):
+            return Piece(stream=stream, start=start, end=end)
+        first = reply.coming[:1]
+        mask = only(first[0], self.info.vocab_size) if first else None
+        want = self.drafting.first_want(reply)
+        return Piece(stream=stream, start=start, end=end, want=want, mask=mask)
 
     def land_pieces(
         self, replies: Sequence[Reply], pieces: Sequence[Piece], results: Sequence[Filled]
@@ -168,7 +173,8 @@ class Turns:
                 assert filled.token is not None, filled
                 self.lanes.go_live(reply, now)
                 logprobs = () if filled.logprob is None else (filled.logprob,)
-                self.commit(reply, (filled.token,), logprobs, filled.drafts, now)
+                self.drafting.begin(reply, filled.drafts, filled.chances)
+                self.commit(reply, (filled.token,), logprobs, now)
         return ended
 
     def take_turns(self, step: Step) -> None:
@@ -184,15 +190,17 @@ class Turns:
         live = self.lanes.live
         if not live:
             return
-        batch = windows(list(live.values()), self.info)
+        batch = self.drafting.windows(list(live.values()))
+        began = self.clock()
         results = self.fly(self.lanes.engine.round, batch)
         if results is None:
             return
         now = self.clock()
         self.rounds_since += 1
-        self.figures.rounds += 1
+        rows = sum([len(window.tokens) for window in batch])
+        self.figures.count_round(rows)
+        self.drafting.measured(batch, rows, now - began)
         for window, landed in zip(batch, results, strict=True):
-            self.figures.round_rows += len(window.tokens)
             reply = live.get(window.stream)
             if reply is not None:
                 self.land_window(reply, window, landed, now)
@@ -204,21 +212,22 @@ class Turns:
         assert 0 < len(landed.tokens) <= len(window.tokens), (window, landed)
         reply.rounds += 1
         reply.served = self.figures.rounds
-        reply.drafted += len(window.tokens) - 1
-        self.commit(reply, landed.tokens, landed.logprobs, landed.drafts, now)
+        self.commit(reply, landed.tokens, landed.logprobs, now, window)
+        if reply.guessing is not None:
+            reply.guessing.head = landed.drafts, landed.chances
 
     def commit(
         self,
         reply: Reply,
         tokens: Sequence[int],
         logprobs: Sequence[TokenLogprob],
-        drafts: tuple[int, ...],
         now: float,
+        window: Window | None = None,
     ) -> None:
         """Keep the tokens up to the reply's end, if it has come, and owe them to its reader."""
         kept, reason, words = reply.take(tokens, logprobs)
-        reply.accepted += min(kept, len(tokens) - 1)
-        reply.guesses = drafts
+        if window is not None:
+            self.drafting.landed(reply, window, tokens, kept)
         reply.last_at = now
         self.figures.tokens += kept
         self.lanes.outbox.owe(reply)
@@ -242,6 +251,7 @@ class Turns:
             self.nothing_done(batch, error)
             return None
         self.lanes.outbox.flush()
+        self.drafting.catch_up()
         try:
             results = flight.land()
         except EngineFault as error:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from aiohttp import web
 
+from tensorfold.core.drafter_api import HostDrafter
 from tensorfold.core.engine_api import Engine
 from tensorfold.core.errors import StartError
 from tensorfold.core.lane_host.host import Host, HostOptions
@@ -88,7 +89,13 @@ class Serving:
 
 @asynccontextmanager
 async def serving(
-    *, engine: Engine, text: Text, settings: Settings, model: str, aliases: Sequence[str] = ()
+    *,
+    engine: Engine,
+    text: Text,
+    settings: Settings,
+    model: str,
+    aliases: Sequence[str] = (),
+    drafters: Sequence[HostDrafter] = (),
 ) -> AsyncIterator[Serving]:
     """A server, open until it is left; leaving ends the replies, the host and the engine.
 
@@ -99,7 +106,13 @@ async def serving(
     turns = LastTurns() if settings.admin else None
     metrics = Metrics()
     mailroom = Mailroom(loop, metrics.ended)
-    host = Host(engine, mailroom.deliver, options=host_options(settings), trace=both(trace, turns))
+    host = Host(
+        engine,
+        mailroom.deliver,
+        options=host_options(settings),
+        trace=both(trace, turns),
+        drafters=drafters,
+    )
     metrics.watch(host.stats, host.memory)
     service = Service(
         info=engine.info,
@@ -180,6 +193,7 @@ def run(
     settings: Settings,
     model: str,
     aliases: Sequence[str] = (),
+    drafters: Sequence[HostDrafter] = (),
     ready: Callable[[str], None] | None = None,
     status: Callable[[HostStats], None] | None = None,
 ) -> int:
@@ -198,7 +212,12 @@ def run(
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, signals.put_nowait, number)
         async with serving(
-            engine=engine, text=text, settings=settings, model=model, aliases=aliases
+            engine=engine,
+            text=text,
+            settings=settings,
+            model=model,
+            aliases=aliases,
+            drafters=drafters,
         ) as here:
             if ready is None:
                 LOG.info("serving %s at %s", model, here.address)

@@ -12,4 +12,5 @@ from tensorfold.core.version import VERSION
 async def show(request: web.Request) -> web.Response:
     service = request.app[SERVICE]
     about = {"version": VERSION, "model": service.model, "names": list(service.names)}
-    return web.json_response(about | service.info.to_json(), dumps=dumps)
+    drafting = {"drafters": service.host.drafters}
+    return web.json_response(about | service.info.to_json() | drafting, dumps=dumps)

@@ -9,7 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 
 from tensorfold.core.engine_api import Memory
@@ -59,6 +64,32 @@ class HostCollector(Collector):
         for kind, count in sorted(stats.fills.items()):
             fills.add_metric([kind], count)
         yield fills
+        yield from drafts(stats)
+
+
+def drafts(stats: HostStats) -> Iterator[Metric]:
+    """Guesses by their source, of ended and of live replies; a round's rows."""
+    texts = {
+        "draft_rows": ("Guesses that had a row in a round", stats.drafted),
+        "draft_rows_accepted": ("Guesses that came true", stats.accepted),
+        "drafter_faults": ("Streams for which a drafter was given up", stats.drafter_faults),
+    }
+    for name, (text, counts) in texts.items():
+        family = CounterMetricFamily(f"tensorfold:{name}", text, labels=["source"])
+        for source, count in counts.items():
+            family.add_metric([source], count)
+        yield family
+    yield CounterMetricFamily("tensorfold:forced_tokens", "Tokens forced", value=stats.forced)
+    buckets, count = [], 0
+    for rows in sorted(stats.rounds_by_rows):
+        count += stats.rounds_by_rows[rows]
+        buckets.append((str(float(rows)), float(count)))
+    yield HistogramMetricFamily(
+        "tensorfold:rows_per_round",
+        "Rows of a round",
+        buckets=[*buckets, ("+Inf", float(count))],
+        sum_value=stats.round_rows,
+    )
 
 
 class Registry(CollectorRegistry):

@@ -21,6 +21,10 @@ def receipt(job: Job, counts: Counts, identity: str) -> dict[str, Any]:
         "rounds": counts.rounds,
         "drafted": counts.drafted,
         "accepted": counts.accepted,
+        "drafts": {
+            name: {"drafted": drafted, "accepted": accepted}
+            for name, (drafted, accepted) in counts.by_source.items()
+        },
         "cached": counts.cached,
         "queue_seconds": counts.queue_seconds,
         "prefill_seconds": counts.prefill_seconds,

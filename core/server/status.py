@@ -18,6 +18,11 @@ async def show(request: web.Request) -> web.Response:
         f"context  {info.context} tokens, {info.lanes} lanes",
         f"replies  {stats.live} live, {stats.filling} filling, {stats.waiting} waiting, "
         f"{stats.finished} finished, {stats.failed} failed, {stats.aborted} aborted",
-        f"tokens   {stats.tokens} in {stats.rounds} rounds",
+        f"tokens   {stats.tokens} in {stats.rounds} rounds of {stats.round_rows} rows",
+        *(
+            f"drafts   {name}: {stats.accepted[name]} accepted of {drafted}"
+            for name, drafted in stats.drafted.items()
+            if drafted
+        ),
     )
     return web.Response(text="\n".join(lines) + "\n")

@@ -50,7 +50,7 @@ def test_every_plugin_of_the_project_stands_in_a_listed_package() -> None:
     for name, module in PROJECT["project"]["entry-points"]["tensorfold"].items():
         package, _, last = module.rpartition(".")
         assert package in SETUPTOOLS["packages"], name
-        assert last == "plugin", name
+        assert last == ("builtin" if package == "tensorfold.plugins" else "plugin"), name
 
 
 def test_the_requirements_pin_every_dependency() -> None:

@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tensorfold.backends.fake.options import Call, Trouble
+from tensorfold.core.copies import Copies
 from tensorfold.core.errors import EngineFault, EngineLost, RequestError
 from tensorfold.core.lane_host.fills import NextFill, next_fill
 from tensorfold.core.lane_host.host import HostOptions
 from tensorfold.core.lane_host.stream import HostStats, Job
+from tests.null.drafters import LIES, Drafter, after_threes, knowing, long_words, mistaken
 from tests.null.host_bounds import Bounds
 from tests.null.hosting import Rig, Shelf, job, prompt_of
 
@@ -31,7 +33,25 @@ WISHES: dict[str, dict[str, Any]] = {
     "stop": {"ends": lambda tokens: sum(tokens[-2:]) % 5 == 0},
     "log-probabilities": {"logprobs": 2},
     "no drafts": {"draft": False},
+    "forced tokens": {"forces": after_threes},
+    "all of them": {
+        "forces": long_words,
+        "end_tokens": frozenset(range(0, 97, 9)),
+        "ends": lambda tokens: sum(tokens[-3:]) % 11 == 0,
+        "logprobs": 1,
+    },
 }
+# Drafters of the host beside copies.
+STRANGERS = ("none", "mistaken", "liar", "both")
+
+
+# Milliseconds by rows: none timed, rows nearly free, steps of four, dear ones.
+ROUND_COSTS: tuple[tuple[tuple[int, float], ...], ...] = (
+    (),
+    ((1, 5.0), (64, 5.1)),
+    tuple((rows, 3.0 + rows) for rows in range(4, 65, 4)),
+    tuple((rows, 1.0 * rows * rows) for rows in range(1, 65)),
+)
 
 
 @st.composite
@@ -61,6 +81,8 @@ def fakes(draw: st.DrawFn) -> dict[str, Any]:
         "round_rows": draw(st.sampled_from([0, 0, lanes, 2 * lanes, -(-lanes // 2), 1])),
         "drafts": draw(st.integers(0, 6)),
         "wrong_in": draw(st.sampled_from([0, 2, 5])),
+        "round_costs": draw(st.sampled_from(ROUND_COSTS)),
+        "draft_costs": draw(st.sampled_from([(), ((1, 0.1), (6, 0.5)), ((1, 5.0),)])),
         "room_lanes": draw(st.sampled_from([0, 0, 0, 1, 3])),
         "room_tokens": draw(st.sampled_from([0, 0, 0, 0, 300])),
         "fills": fills,
@@ -78,6 +100,8 @@ class HostMachine(RuleBasedStateMachine):
         marks=st.sampled_from([(), (16,), (32, 48), (16, 64)]),
         after=st.sampled_from([0.0, 5.0, 1000.0]),
         bounds=st.sampled_from([(30, 0), (30, 0), (5, 0), (30, 300)]),
+        strangers=st.sampled_from(STRANGERS),
+        lie=st.sampled_from(sorted(LIES)),
     )
     def begin(
         self,
@@ -86,18 +110,32 @@ class HostMachine(RuleBasedStateMachine):
         marks: tuple[int, ...],
         after: float,
         bounds: tuple[int, int],
+        strangers: str,
+        lie: str,
     ) -> None:
+        mixed = Drafter("mistaken", knowing({}))
+        drafters = {
+            "none": [Copies()],
+            "mistaken": [mixed, Copies()],
+            "liar": [Copies(), Drafter("liar", LIES[lie][0])],
+            "both": [Drafter("liar", LIES[lie][0]), Copies(), mixed],
+        }[strangers]
         self.options = HostOptions(
             background_after=after, skips=skips, queue_requests=bounds[0], queue_rows=bounds[1]
         )
         self.rig = Rig(
             options=self.options,
             cost=lambda call: 1.0 if call.kind.endswith(".land") else 0.0,
-            host={"keeper": Shelf(*marks, most=4), "next_fill": self.choose},
+            host={
+                "keeper": Shelf(*marks, most=4),
+                "next_fill": self.choose,
+                "drafters": drafters,
+            },
             before=self.before,
             **fake,
         )
         self.info = self.rig.engine.info
+        mixed.ask = mistaken(knowing(self.rig.jobs), skips + 7)
         self.bounds = Bounds(self.info, self.rig.jobs)
         self.skips = skips
         self.roomy = not (fake["room_lanes"] or fake["room_tokens"])

@@ -13,7 +13,7 @@ from tensorfold.core.engine_api import Opening, Sampling, Saved, TokenLogprob
 from tensorfold.core.keyed import token_sha256
 from tensorfold.core.lane_host.host import Host, HostOptions
 from tensorfold.core.lane_host.kept import Plan
-from tensorfold.core.lane_host.stream import Delivery, End, Job, never
+from tensorfold.core.lane_host.stream import Delivery, End, Job
 
 FINISHED = ("end_token", "stop", "length")
 
@@ -31,17 +31,30 @@ def job(stream: int, rows: int = 4, most: int = 6, **fields: Any) -> Job:
 
 
 def solo(made: Job) -> list[int]:
-    """The reply by the fake's own definition, with the limits of the job."""
+    """The reply by the fake's own definition, token by token, with the limits of the job."""
     opening = Opening(
         stream=0, prompt=made.prompt, most=made.most, sampling=made.sampling, seed=made.seed
     )
-    whole = model.reply(opening, made.most, tuple(sorted(made.end_tokens)))
-    if made.ends is never:
-        return whole
-    for length in range(1, len(whole) + 1):
-        if whole[length - 1] not in made.end_tokens and made.ends(whole[:length]):
-            return whole[:length]
+    whole: list[int] = []
+    total, rows = sum(made.prompt), len(made.prompt)
+    while len(whole) < made.most:
+        forced = made.forces(whole)
+        token = forced[0] if forced else model.drawn(total, rows + len(whole), opening)
+        whole.append(token)
+        total += token
+        if token in made.end_tokens or made.ends(whole):
+            break
     return whole
+
+
+def logprobs_of(made: Job, tokens: Sequence[int]) -> list[TokenLogprob]:
+    """What the fake says of those tokens, one by one."""
+    assert made.logprobs is not None
+    found, total = [], sum(made.prompt)
+    for length, token in enumerate(tokens, len(made.prompt)):
+        found.append(model.logprob(total, length, token, made.logprobs))
+        total += token
+    return found
 
 
 class Reader:
@@ -177,8 +190,12 @@ class Rig:
         assert end.counts.prompt == len(made.prompt)
         assert 0 <= end.counts.accepted <= end.counts.drafted
         assert bool(end.message) == (end.reason not in FINISHED)
-        asked = len(tokens) if made.logprobs is not None else 0
-        assert len(self.reader.logprobs[made.stream]) == asked
+        asked = logprobs_of(made, tokens) if made.logprobs is not None else []
+        assert self.reader.logprobs[made.stream] == asked
+        by_source = end.counts.by_source.values()
+        assert end.counts.drafted == sum(drafted for drafted, _ in by_source)
+        assert end.counts.accepted == sum(accepted for _, accepted in by_source)
+        assert all(0 <= accepted <= drafted for drafted, accepted in by_source)
 
 
 def eventually(holds: Callable[[], bool], seconds: float = 5.0) -> None:

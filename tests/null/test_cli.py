@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tensorfold.core.copies import Copies
 from tensorfold.core.errors import StartError
 from tensorfold.core.version import VERSION
 from tensorfold.plugins.manager import Failure, Installed, Offer
@@ -69,6 +70,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         found = Installed(
             backends={offer.value.name: offer for offer in backends},
             families={offer.value.name: offer for offer in families},
+            drafters={"copies": Offer(plugin="builtin", value=Copies())},
             **others,
         )
         for module in (check, models, serve, show_plugins):
@@ -314,6 +316,7 @@ def test_plugins_are_listed_with_what_works_and_why_the_rest_does_not(
         "backend  a  (usable)  for a test  [plugin a-plugin]",
         "backend  gpu  (cannot run here: no CUDA device)  for a test  [plugin gpu-plugin]",
         "family   f  serves model_type f_next  [plugin f-plugin]",
+        f"drafter  copies  {Copies.summary}  [plugin builtin]",
         "clash    backend b is claimed by one and two",
         "failed   plugin sick: ImportError: x",
     ]

@@ -6,6 +6,7 @@ import io
 import logging
 import shutil
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -34,10 +35,12 @@ def terminal_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def stats(**figures: int) -> HostStats:
     names = "waiting waiting_rows filling live started finished failed aborted turns rounds"
-    names += " round_rows filled_rows first_tokens tokens"
-    zero = dict.fromkeys(names.split(), 0)
+    names += " round_rows filled_rows first_tokens tokens forced"
+    zero: dict[str, Any] = dict.fromkeys(names.split(), 0)
+    for name in ("fills", "drafted", "accepted", "rounds_by_rows", "drafter_faults"):
+        zero[name] = {}
     return HostStats(
-        alive=True, closing=False, lost=None, fills={}, rows_per_second=0.0, **{**zero, **figures}
+        alive=True, closing=False, lost=None, rows_per_second=0.0, **{**zero, **figures}
     )
 
 

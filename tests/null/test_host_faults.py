@@ -153,7 +153,9 @@ def test_faults_one_after_the_other_never_stop_the_host() -> None:
 # -- errors of the host itself -----------------------------------------------------------------
 
 OWN_PARTS = {
-    "windows": (turn_module, "windows"),
+    "windows": (turn_module.Drafting, "windows"),
+    "landed": (turn_module.Drafting, "landed"),
+    "catch_up": (turn_module.Drafting, "catch_up"),
     "forwards": (turn_module, "forwards"),
     "opening": (lanes_module, "opening"),
     "admit": (lanes_module.Lanes, "admit"),

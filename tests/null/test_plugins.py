@@ -12,7 +12,7 @@ import pytest
 
 from tensorfold.core.errors import StartError
 from tensorfold.plugins import hookimpl
-from tensorfold.plugins.choose import choose_backend, choose_family, standing
+from tensorfold.plugins.choose import choose_backend, choose_drafters, choose_family, standing
 from tensorfold.plugins.manager import Installed, Source, declared, discover, sources
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -199,6 +199,41 @@ def test_an_unknown_name_is_refused_by_listing_what_there_is_and_what_failed() -
     )
     with pytest.raises(StartError, match="no family serves model_type 'x' \\(no families here"):
         choose_family(installed, "x")
+
+
+def drafter(name: str) -> SimpleNamespace:
+    return SimpleNamespace(name=name, summary="guesses", begin=lambda: None)
+
+
+def drafting_plugin(*names: str) -> ModuleType:
+    module = ModuleType("drafting")
+    offered = [drafter(name) for name in names]
+    vars(module)["register_drafters"] = hookimpl(lambda: offered)
+    return module
+
+
+def test_drafters_are_chosen_by_name_in_the_order_asked() -> None:
+    installed = found(one=drafting_plugin("a", "b"), two=drafting_plugin("c", "b"))
+    assert [each.name for each in choose_drafters(installed, ["c", "a"])] == ["c", "a"]
+    assert choose_drafters(installed, []) == []
+    with pytest.raises(StartError, match="drafter 'b' is claimed by several plugins"):
+        choose_drafters(installed, ["b"])
+    with pytest.raises(StartError, match="drafter 'a' is named twice"):
+        choose_drafters(installed, ["a", "c", "a"])
+    with pytest.raises(StartError) as caught:
+        choose_drafters(installed, ["z"])
+    assert str(caught.value) == (
+        "there is no drafter 'z' (drafters here: a, c, b: claimed by one and two)"
+    )
+
+
+def test_a_plugin_whose_drafter_lacks_a_part_is_a_failure() -> None:
+    module = ModuleType("sick")
+    vars(module)["register_drafters"] = hookimpl(lambda: [SimpleNamespace(name="x", summary="")])
+    assert "which has no begin" in reasons(found(sick=module))["sick"]
+    installed = found(sick=module)
+    with pytest.raises(StartError, match="there is no drafter 'x'"):
+        choose_drafters(installed, ["x"])
 
 
 def test_an_entry_point_is_loaded_by_its_modules_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tensorfold.core.draft_settings import drafter_names
 from tensorfold.core.errors import StartError
 from tensorfold.core.settings import Settings, add_flags, read, switches
 
@@ -95,3 +96,20 @@ def test_a_misspelt_fill_switch_is_refused_and_other_peoples_variables_are_not()
     read({}, {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_CLI_CONFIG_FILE": "x"})
     with pytest.raises(StartError, match="there is no setting TF_FILL_CHUNK; there are TF_FILL_C"):
         read({}, {"TF_FILL_CHUNK": "1"})
+
+
+def test_drafts_are_turned_off_by_a_flag_of_their_own() -> None:
+    parser = argparse.ArgumentParser()
+    add_flags(parser)
+    assert read(vars(parser.parse_args(["--no-drafts"])), {"TF_DRAFTS": "3"}).drafts == 0
+    assert read(vars(parser.parse_args(["--drafts", "2"])), {}).drafts == 2
+
+
+def test_copies_come_first_unless_they_are_named_or_refused() -> None:
+    assert drafter_names(read({}, {})) == ["copies"]
+    assert drafter_names(read({"drafters": "mine, other"}, {})) == ["copies", "mine", "other"]
+    assert drafter_names(read({"drafters": "mine,copies"}, {})) == ["mine", "copies"]
+    assert drafter_names(read({"copies": False, "drafters": "mine"}, {})) == ["mine"]
+    assert drafter_names(read({}, {"TF_COPIES": "0"})) == []
+    with pytest.raises(StartError, match="--drafters names copies, and --no-copies refuses it"):
+        drafter_names(read({"copies": False, "drafters": "copies"}, {}))

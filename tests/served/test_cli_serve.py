@@ -23,7 +23,7 @@ import importlib.util, sys, time
 sys.path.insert(0, sys.argv.pop(1))
 importlib.util.find_spec("tensorfold") or __import__("uninstalled")
 from types import SimpleNamespace
-from tensorfold.plugins.manager import Installed, Offer
+from tensorfold.plugins.manager import Installed, Offer, discover
 from tensorfold.tools import cli, serve
 
 def engine(order):
@@ -34,7 +34,10 @@ slow = SimpleNamespace(
     name="slow", summary="", needs_family=False, unusable=lambda: None, engine=engine,
     bundled=lambda: __import__("pathlib").Path("."),
 )
-serve.discover = lambda: Installed(backends={"slow": Offer(plugin="slow", value=slow)})
+own = discover()
+serve.discover = lambda: Installed(
+    backends={"slow": Offer(plugin="slow", value=slow)}, drafters=own.drafters
+)
 sys.exit(cli.main(["serve", "--backend", "slow", "--port", "0"]))
 """
 

@@ -1,0 +1,172 @@
+"""Drafts of a host: the windows of a round, and what is learned when it has landed.
+
+What a round has to wait for is kept small: learning from the last one, and the choice of whom to
+ask for drafts, happen while the next is in flight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tensorfold.core.drafter_api import HostDrafter
+from tensorfold.core.engine_api import Info, Window
+from tensorfold.core.lane_host.asking import Asking
+from tensorfold.core.lane_host.costs import Costs
+from tensorfold.core.lane_host.figures import Figures
+from tensorfold.core.lane_host.guessing import HEAD, Guessers, Guessing
+from tensorfold.core.lane_host.replies import Reply
+from tensorfold.core.lane_host.rounds import (
+    CHANCES,
+    FORCED,
+    SOURCES,
+    TOKENS,
+    Guess,
+    Offer,
+    chained,
+    share,
+    wanted,
+)
+
+# A round's outcome for one stream, to be learned from: all guesses, and the tokens that came.
+Lesson = tuple[Guessing, Sequence[Guess], Sequence[int]]
+
+
+class Drafting:
+    """What the lane host drafts with, over its live streams."""
+
+    def __init__(
+        self,
+        info: Info,
+        drafters: Sequence[HostDrafter],
+        live: Mapping[int, Reply],
+        figures: Figures,
+    ) -> None:
+        self.info = info
+        self.live = live
+        self.figures = figures
+        self.guessers = Guessers(drafters, info.vocab_size)
+        figures.sources, figures.faults = self.guessers.names, self.guessers.faults
+        figures.drafted, figures.accepted = self.guessers.drafted, self.guessers.accepted
+        self.costs = Costs(info)
+        self.asking = Asking(info, self.costs, self.guessers.sources[HEAD])
+        self.has_sources = bool(info.drafts or drafters)
+        self.most = min(info.window_rows, info.round_rows)
+        self.lessons: list[Lesson] = []
+        self.last_round: tuple[Sequence[Window], int, float] | None = None
+
+    def begin(self, reply: Reply, drafts: Sequence[int], chances: Sequence[float]) -> None:
+        """A stream begins to decode, with the engine's drafts after its first token."""
+        if reply.draws and self.has_sources:
+            guessing = self.guessers.begin(reply.stream, reply.job.prompt, reply.tokens)
+            guessing.asks = self.asking.pays
+            guessing.head = drafts, chances
+            reply.guessing = guessing
+
+    def first_want(self, reply: Reply) -> int:
+        """Drafts to ask for with the first token."""
+        return wanted(reply.left - 1, self.info) if reply.draws and self.asking.pays else 0
+
+    # -- before a round ------------------------------------------------------------------------
+
+    def windows(self, replies: Sequence[Reply]) -> list[Window]:
+        """One window a stream that takes part, in order."""
+        offers = [self.offer(reply) for reply in replies]
+        extra = 0.0
+        if self.has_sources and self.costs.rows:
+            asking = [reply.guessing is not None and reply.guessing.asks for reply in replies]
+            extra = self.costs.drafting[sum(asking)]
+        granted = share(offers, self.info.round_rows, self.costs.rows, extra)
+        return [
+            self.window(reply, offer[FORCED], count)
+            for reply, offer, count in zip(replies, offers, granted, strict=True)
+            if count >= 0
+        ]
+
+    def offer(self, reply: Reply) -> Offer:
+        """A stream's rows: what is forced as far as it fits, then guesses. Of what is left to
+        commit the token after the last row takes one."""
+        guessing, forced = reply.guessing, len(reply.coming)
+        if guessing is None and not forced:
+            return reply.served, 0, ()
+        most = min(self.most, reply.left) - 1 - forced
+        if most < 1:
+            if guessing is not None:
+                guessing.proposals = []
+            return reply.served, min(forced, forced + most), ()
+        if guessing is None:
+            return reply.served, forced, ()
+        guesses = self.guessers.propose(reply.stream, guessing, most, reply.coming)
+        if not guesses:
+            return reply.served, forced, ()
+        reply.chain = reply.free(chained(guesses, most))
+        return reply.served, forced, reply.chain[CHANCES]
+
+    def window(self, reply: Reply, forced: int, count: int) -> Window:
+        tokens: tuple[int, ...] = (reply.pending,)
+        masks: tuple[bytes | None, ...] = ()
+        if reply.coming:
+            tokens += reply.coming[:forced]
+            if forced < len(reply.coming):
+                masks = (*[None] * forced, only(reply.coming[forced], self.info.vocab_size))
+        if count:
+            tokens = (*tokens, *reply.chain[TOKENS][:count])
+        guessing = reply.guessing
+        if guessing is None or not guessing.asks:
+            return Window(stream=reply.stream, tokens=tokens, forced=forced, masks=masks)
+        want = wanted(reply.left - 1 - forced, self.info)
+        return Window(stream=reply.stream, tokens=tokens, forced=forced, want=want, masks=masks)
+
+    # -- after a round -------------------------------------------------------------------------
+
+    def landed(self, reply: Reply, window: Window, tokens: Sequence[int], kept: int) -> None:
+        """A window landed these tokens, of which the reply kept so many."""
+        forced = window.forced
+        if forced:
+            self.figures.forced += min(kept, forced)
+        guessing = reply.guessing
+        if guessing is None or not guessing.proposals:
+            return
+        coming = tokens[forced:] if forced else tokens
+        if self.guessers.drafters:
+            self.guessers.tell(reply.stream, guessing, coming)
+        rows = len(window.tokens) - 1 - forced
+        accepted = (kept if kept < len(tokens) else kept - 1) - forced
+        guessing.due = reply.chain[SOURCES][:rows], accepted
+        self.lessons.append((guessing, guessing.proposals, coming))
+
+    def measured(self, windows: Sequence[Window], rows: int, seconds: float) -> None:
+        """What a round took, by the host's clock."""
+        self.last_round = windows, rows, seconds
+
+    def catch_up(self) -> None:
+        """While a forward is in flight: learn from the last round, and choose whom to ask next."""
+        for guessing, guesses, tokens in self.lessons:
+            guessing.count()
+            self.guessers.learn(guessing, guesses, tokens)
+        self.lessons.clear()
+        if not self.has_sources:
+            return
+        if self.last_round is not None and self.costs.rows:
+            windows, rows, seconds = self.last_round
+            self.costs.measured(rows, sum([window.want > 0 for window in windows]), seconds)
+            self.last_round = None
+        replies = list(self.live.values())
+        if self.guessers.drafters:
+            for reply in replies:
+                if reply.guessing is not None:
+                    self.guessers.rest(reply.stream, reply.guessing)
+        if self.info.drafts and replies and self.asking.is_due(replies):
+            self.asking.review(replies, [self.without(reply) for reply in replies])
+
+    def without(self, reply: Reply) -> Offer:
+        """A stream's offer in the round in flight, less the engine's drafts."""
+        guesses = self.guessers.others(reply.guessing) if reply.guessing is not None else []
+        chances = chained(guesses, self.most)[CHANCES] if guesses else ()
+        return reply.served, len(reply.coming), chances
+
+
+def only(token: int, vocab_size: int) -> bytes:
+    """The vocabulary mask that allows one token."""
+    mask = bytearray(-(-vocab_size // 8))
+    mask[token // 8] = 1 << token % 8
+    return bytes(mask)
