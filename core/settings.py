@@ -118,7 +118,20 @@ class Settings:
         "where tables that are read by row stay: disk or memory",
         choices=("disk", "memory"),
     )
-    compile: bool = switch(False, "TF_COMPILE", "flag", "engine", "run the compiled forward")
+    dtype: str = switch(
+        "",
+        "TF_DTYPE",
+        "format",
+        "engine",
+        "format of weights and rows: float32 or bfloat16; empty: the backend's choice",
+        choices=("", "float32", "bfloat16"),
+    )
+    compile: bool = switch(
+        False, "TF_COMPILE", "flag", "engine", "run compiled forwards; a GPU does unless told"
+    )
+    eager: bool = switch(
+        False, "TF_EAGER", "flag", "engine", "run op by op, nothing compiled or captured: to debug"
+    )
     temperature: float = switch(
         -1.0,
         "TF_TEMPERATURE",

@@ -8,13 +8,15 @@ from pathlib import Path
 
 import torch
 
-from tensorfold.backends.cpu_reference.products import BY_FOUR
+from tensorfold.backends.cpu_reference.products import BY_FOUR, TILES, UNPADDED
 from tensorfold.backends.cpu_reference.table import candidates
 from tensorfold.core.backend_api import EngineOrder
 from tensorfold.core.engine import checks
 from tensorfold.core.engine.compile import compile_layer, library_ops
 from tensorfold.core.engine.gloo import connect
 from tensorfold.core.engine.open_engine import Compile, Device, open_torch_engine
+from tensorfold.core.engine.optable import Candidates
+from tensorfold.core.engine.source import format_of
 from tensorfold.core.engine.torch_engine import TorchEngine
 from tensorfold.core.ops import Ops
 
@@ -35,15 +37,15 @@ def graph(ops: Ops) -> tuple[Ops, Compile]:
     return library_ops(NAMESPACE, ops), compile_layer
 
 
-def open_engine(order: EngineOrder, *, verdict: Callable[..., bool] = checks.holds) -> TorchEngine:
+def device_of(order: EngineOrder, *, verdict: Callable[..., bool] = checks.holds) -> Device:
     """`verdict` judges a library product on a call; the load-time check unless a test says."""
     # Few rows of a small model gain nothing from more threads, and lose much on a busy machine.
     torch.set_num_threads(order.settings.threads)
-    device = Device(
+    return Device(
         backend="cpu-reference",
         candidates=candidates(),
         device=torch.device("cpu"),
-        dtype=torch.float32,
+        dtype=format_of(order, (torch.float32,)),
         tile=BY_FOUR.tile,
         free_bytes=free_bytes(),
         # The library's kernels follow the processor and the number of threads.
@@ -55,7 +57,15 @@ def open_engine(order: EngineOrder, *, verdict: Callable[..., bool] = checks.hol
         connect=connect,
         verdict=verdict,
     )
-    return open_torch_engine(order, device)
+
+
+def free_candidates() -> Candidates:
+    """Without a promise: for benches that tell what exactness costs."""
+    return candidates((UNPADDED, TILES))
+
+
+def open_engine(order: EngineOrder, *, verdict: Callable[..., bool] = checks.holds) -> TorchEngine:
+    return open_torch_engine(order, device_of(order, verdict=verdict))
 
 
 def check(report: Callable[[str], None]) -> bool:

@@ -1,44 +1,86 @@
-"""The CUDA engine: this backend's ops behind core's torch engine."""
+"""The CUDA engine: this backend's ops behind core's torch engine, captured and compiled."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 
 from tensorfold.backends.cuda_triton.table import candidates
 from tensorfold.core.backend_api import EngineOrder
 from tensorfold.core.engine.compile import compile_layer, library_ops
+from tensorfold.core.engine.graphs import Queued
 from tensorfold.core.engine.open_engine import Compile, Device, open_torch_engine
+from tensorfold.core.engine.packing import Powers
+from tensorfold.core.engine.runner import Rounds, Runner
+from tensorfold.core.engine.source import format_of
 from tensorfold.core.engine.torch_engine import TorchEngine
 from tensorfold.core.errors import StartError
 from tensorfold.core.ops import SPECS, Ops
+from tensorfold.core.settings import Settings
 
 NAMESPACE = "tensorfold_cuda_triton"
 DEVICE = torch.device("cuda", 0)
+# Rows of a prompt need no padding.
+TILE = 1
+FORMATS = (torch.bfloat16, torch.float32)
+# What a forward may take beside weights and state, in bytes.
+SPARE = 4 << 30
+# Where compilers keep what they made, inside the folder for compiled artifacts.
+CACHES = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
 
 
 def graph(ops: Ops) -> tuple[Ops, Compile]:
     return library_ops(NAMESPACE, ops), compile_layer
 
 
-def open_engine(order: EngineOrder) -> TorchEngine:
-    """Raises `StartError` for whatever keeps the engine from opening."""
-    missing = [spec.name for spec in SPECS if spec.name not in candidates()]
+def runner(rounds: Rounds) -> Runner:
+    buckets = Powers(tile=TILE, most_rows=rounds.most_rows, most_window=rounds.most_window)
+    return Queued(DEVICE, buckets, captured=rounds.captured)
+
+
+def keep_compiled(settings: Settings) -> None:
+    """Have the compilers keep what they make between starts, where nothing else was told."""
+    folder = Path(settings.cache_dir) if settings.cache_dir else Path.home() / ".cache/tensorfold"
+    for name, inside in CACHES.items():
+        os.environ.setdefault(name, str(folder / inside))
+
+
+def device_of(order: EngineOrder) -> Device:
+    """Raises `StartError` where kernels are missing."""
+    found = candidates()
+    missing = [spec.name for spec in SPECS if spec.name not in found]
     if missing:
         raise StartError(f"cuda-triton has no kernel for {', '.join(missing)}")
+    keep_compiled(order.settings)
     free_bytes, _ = torch.cuda.mem_get_info(DEVICE)
-    device = Device(
+    major, minor = torch.cuda.get_device_capability(DEVICE)
+    return Device(
         backend="cuda-triton",
-        candidates=candidates(),
+        candidates=found,
         device=DEVICE,
-        dtype=torch.float32,
-        tile=1,
-        free_bytes=free_bytes,
-        bits={"gpu": torch.cuda.get_device_name(DEVICE)},
+        dtype=format_of(order, FORMATS),
+        tile=TILE,
+        free_bytes=free_bytes - SPARE,
+        # What is compiled follows the kind of GPU and the compiler.
+        bits={"capability": f"{major}.{minor}", "triton": triton_version()},
         graph=graph,
+        runner=runner,
+        compiles=True,
     )
-    return open_torch_engine(order, device)
+
+
+def triton_version() -> str:
+    import triton
+
+    return str(triton.__version__)
+
+
+def open_engine(order: EngineOrder) -> TorchEngine:
+    """Raises `StartError` for whatever keeps the engine from opening."""
+    return open_torch_engine(order, device_of(order))
 
 
 def check(report: Callable[[str], None]) -> bool:

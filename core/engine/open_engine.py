@@ -11,24 +11,20 @@ from typing import Any
 
 import torch
 
-from tensorfold.core.backend_api import EngineOrder, Place
-from tensorfold.core.checkpoint import (
-    Checkpoint,
-    contents_of,
-    identity,
-    open_checkpoint,
-    read_config,
-)
+from tensorfold.core.backend_api import EngineOrder, Place, Progress
+from tensorfold.core.checkpoint import identity
 from tensorfold.core.checkpoint.load import elements
-from tensorfold.core.engine import checks, meeting, optable
+from tensorfold.core.engine import agreement, checks, meeting, optable
+from tensorfold.core.engine.agreement import round_sizes
 from tensorfold.core.engine.group import Group, ranked
 from tensorfold.core.engine.optable import Candidate, Candidates
 from tensorfold.core.engine.probe import Sizes, exercise, model_calls
 from tensorfold.core.engine.runner import Rounds, Runner
 from tensorfold.core.engine.shares import shares_hold
+from tensorfold.core.engine.source import FromFolder, Source
 from tensorfold.core.engine.state import Storage, allocate, bytes_needed
 from tensorfold.core.engine.torch_engine import TorchEngine
-from tensorfold.core.engine_api import Info
+from tensorfold.core.engine_api import Info, Opening, Piece, Window
 from tensorfold.core.errors import StartError
 from tensorfold.core.family_api import CutProduct, Family, Model
 from tensorfold.core.fill_settings import fill_fields
@@ -45,9 +41,10 @@ class Device:
 
     `tile` is its row tile and `free_bytes` what a model and its state may take. `bits` are further
     facts that its bits depend on. `graph` turns an op table into one that graph capture accepts,
-    and gives the compiler of a layer; it is used when the order asks for compiled forwards.
-    `connect` meets other ranks, where it can.
-    `runner` makes what runs the engine's steps on this device's queue; none runs them at once.
+    and gives the compiler of a layer; it is used when the order asks for compiled forwards, or does
+    not say and the device `compiles`. `connect` meets other ranks, where it can. `runner` makes
+    what runs the engine's steps on this device's queue; none runs them at once. `verdict` judges a
+    library product on a call, `agree` a compiled or captured model on its sizes.
     """
 
     backend: str
@@ -60,7 +57,9 @@ class Device:
     graph: Callable[[Ops], tuple[Ops, Compile]]
     connect: Callable[[Place], Group] | None = None
     runner: Callable[[Rounds], Runner] | None = None
+    compiles: bool = False
     verdict: Callable[..., bool] = checks.holds
+    agree: Callable[..., agreement.Found] = agreement.sizes_agree
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,7 +71,7 @@ class Loaded:
     vocab_size: int
     cuts: Sequence[CutProduct]
     weights: Any
-    checkpoint: Checkpoint
+    source: Source
     spec: StateSpec
     lanes: int
     context: int
@@ -81,17 +80,34 @@ class Loaded:
     drafts: int
 
 
-def open_torch_engine(order: EngineOrder, device: Device) -> TorchEngine:
-    """Raises `StartError` for whatever keeps the engine from opening, on every rank of it."""
-    folder, family = order.folder, order.family
-    assert folder is not None
+def compiles(order: EngineOrder, device: Device) -> bool:
+    """Whether forwards are compiled."""
+    settings = order.settings
+    if settings.eager and settings.compile:
+        raise StartError("--eager runs nothing compiled, and --compile asks for it")
+    told = settings.compile or "compile" in settings.given
+    return settings.compile if told else device.compiles and not settings.eager
+
+
+def open_torch_engine(
+    order: EngineOrder, device: Device, source: Source | None = None
+) -> TorchEngine:
+    """Raises `StartError` for whatever keeps the engine from opening, on every rank of it.
+
+    `source` is where config and weights come from: the order's folder, unless given.
+    """
+    family = order.family
     assert family is not None
+    if source is None:
+        assert order.folder is not None
+        source = FromFolder(order.folder)
     optable.complete(device.candidates)
+    compiled_too = compiles(order, device)
     group = meet(order, device)
     meeting.compare(group, meeting.settings_of(order.settings))
     with torch.inference_mode():
         loaded = meeting.together(
-            group, lambda: load(order, folder, family, device, share_of(group))
+            group, lambda: load(order, source, family, device, share_of(group))
         )
         kept_bytes = order.settings.kept_bytes
         storage = allocate(
@@ -106,12 +122,15 @@ def open_torch_engine(order: EngineOrder, device: Device) -> TorchEngine:
         own = optable.table({name: candidate.call for name, candidate in chosen.items()})
         ops = ranked(own, group, loaded.vocab_size)
         compiled: Compile | None = None
-        if order.settings.compile:
+        if compiled_too:
             ops, compiled = device.graph(ops)
         model = loaded.family.model(loaded.config, loaded.weights, ops, storage.buffers, compiled)
         if compiled is not None:
             order.progress("compiling", 0, 0)
             exercise(model, storage, sizes_of(loaded, device))
+        if compiled is not None or device.runner is not None:
+            order.progress("checking sizes", 0, 0)
+            found |= agreed(loaded, device, model, storage)
         drafter = None
         if loaded.drafts:
             drafter = loaded.family.drafter(
@@ -120,9 +139,9 @@ def open_torch_engine(order: EngineOrder, device: Device) -> TorchEngine:
     info = describe(order, loaded, device, chosen, found, group)
     runner = None
     if device.runner is not None:
-        rounds = Rounds(info.round_rows, info.window_rows, order.settings.compile)
+        rounds = Rounds(info.round_rows, info.window_rows, not order.settings.eager)
         runner = device.runner(rounds)
-    return TorchEngine(
+    engine = TorchEngine(
         info=info,
         model=model,
         storage=storage,
@@ -130,6 +149,41 @@ def open_torch_engine(order: EngineOrder, device: Device) -> TorchEngine:
         drafter=drafter,
         runner=runner,
     )
+    if runner is not None:
+        warm(engine, order.progress)
+    return engine
+
+
+def agreed(
+    loaded: Loaded, device: Device, model: Model, storage: Storage
+) -> dict[str, bool | None]:
+    """The check of every size of a forward; raises `StartError` where it fails."""
+    found = device.agree(
+        model,
+        storage,
+        sizes_of(loaded, device),
+        most_rows=loaded.lanes * loaded.window_rows,
+        most_prompt=loaded.chunk_rows,
+    )
+    if found.words():
+        raise StartError(f"a row's bits are not those of other sizes in {found.words()}")
+    return found.checks()
+
+
+def warm(engine: TorchEngine, progress: Progress) -> None:
+    """Run a round of 1, 2, 4 and more streams, so that what a first round makes is there."""
+    info = engine.info
+    counts = [1, *(count for count in round_sizes(info.lanes) if count > 1)]
+    for done, count in enumerate(counts):
+        progress("warming rounds", done, len(counts))
+        streams = range(count)
+        for stream in streams:
+            engine.open(Opening(stream=stream, prompt=(0,), most=1))
+            engine.fill([Piece(stream=stream, start=0, end=1)]).land()
+        engine.round([Window(stream=stream, tokens=(0,)) for stream in streams]).land()
+        for stream in streams:
+            engine.close(stream)
+    engine.storage.peak = 0
 
 
 def name_of(dtype: torch.dtype) -> str:
@@ -149,9 +203,11 @@ def share_of(group: Group | None) -> Share:
     return Share() if group is None else group.share
 
 
-def load(order: EngineOrder, folder: Path, family: Family, device: Device, share: Share) -> Loaded:
+def load(
+    order: EngineOrder, source: Source, family: Family, device: Device, share: Share
+) -> Loaded:
     settings = order.settings
-    config = family.config(read_config(folder), settings.numerics)
+    config = family.config(source.config(), settings.numerics)
     context = settings.context or family.context(config)
     if context > family.context(config):
         raise StartError(
@@ -173,16 +229,15 @@ def load(order: EngineOrder, folder: Path, family: Family, device: Device, share
     own = family.shared(config, share) if share.ranks > 1 else config
     spec = family.state_spec(own, window_rows=settings.window_rows, drafts=settings.drafts > 0)
     spec = replace(spec, dtype=name_of(device.dtype))
-    checkpoint = open_checkpoint(folder)
     specs = family.tensors(config)
-    checkpoint.check(specs, family.ignored)
+    source.check(specs, family.ignored)
     weight_bytes = sum(
         elements(one, share) * SIZES[one.dtype or name_of(device.dtype)]
         for one in specs
         if not one.table
     )
     fit(spec, settings.lanes, context, settings.kept_bytes, device.free_bytes - weight_bytes)
-    tensors = checkpoint.load(
+    tensors = source.load(
         specs,
         family.ignored,
         dtype=device.dtype,
@@ -196,8 +251,8 @@ def load(order: EngineOrder, folder: Path, family: Family, device: Device, share
         config=own,
         vocab_size=family.vocab_size(config),
         cuts=family.cut_products(config),
-        weights=family.weights(own, tensors, folder),
-        checkpoint=checkpoint,
+        weights=family.weights(own, tensors, source.folder),
+        source=source,
         spec=spec,
         lanes=settings.lanes,
         context=context,
@@ -291,12 +346,12 @@ def describe(
         "backend": device.backend,
         "device": device.device.type,
         "dtype": name_of(device.dtype),
-        "compiled": order.settings.compile,
+        "compiled": compiles(order, device),
         "numerics": order.settings.numerics,
         "torch": torch.__version__,
         **device.bits,
         **{f"op:{name}": label for name, label in labels.items()},
-        **file_digests(loaded.checkpoint.folder, loaded.family.files),
+        **file_digests(loaded.source.folder, loaded.family.files),
     }
     ranks = share_of(group).ranks
     alike = all(held is not False for name, held in found.items() if name.startswith("ranks:"))
@@ -305,9 +360,7 @@ def describe(
         bits["ranks"] = ranks
     cache = Path(order.settings.cache_dir) if order.settings.cache_dir else None
     settings = order.settings
-    contents = meeting.together(
-        group, lambda: contents_of(loaded.checkpoint, cache=cache, progress=order.progress)
-    )
+    contents = meeting.together(group, lambda: loaded.source.contents(cache, order.progress))
     meeting.compare(group, {**bits, **contents.facts()})
     return Info(
         backend=device.backend,

@@ -54,7 +54,8 @@ def shape_key(args: tuple[Any, ...]) -> tuple[Any, ...]:
 def recording(
     candidates: Candidates, calls: dict[tuple[Any, ...], Call], volatile: Collection[int]
 ) -> Ops:
-    """A table of first candidates that notes each distinct call, by name and shapes.
+    """A table of first candidates that notes each distinct call, by name and shapes, of the ops
+    that a library product may serve: the others have nothing to be checked.
 
     `volatile` holds the storage addresses of buffers that later calls write: they are copied, so
     that a check sees them as the op did.
@@ -74,4 +75,9 @@ def recording(
 
         return run
 
-    return table({name: recorder(name, choices[0].call) for name, choices in candidates.items()})
+    return table(
+        {
+            name: recorder(name, choices[0].call) if choices[0].library else choices[0].call
+            for name, choices in candidates.items()
+        }
+    )

@@ -1,0 +1,142 @@
+"""Do all sizes of a round and of a prompt give a row the same bits? Asked of the whole model.
+
+Ops are checked one by one elsewhere; here is what a compiler made between them, on the sizes that
+rounds are rounded to and on prompts from one row up. Nothing of a stream is there yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from tensorfold.core.engine import batch
+from tensorfold.core.engine.batch import Run
+from tensorfold.core.engine.probe import Sizes
+from tensorfold.core.engine.replay import stream_state
+from tensorfold.core.engine.state import Storage
+from tensorfold.core.family_api import Model, Rows
+
+# Rows of a prompt before the window whose bits are compared: a whole grid block and a short one.
+BEFORE = 70
+
+
+class Found(NamedTuple):
+    """Rows of the sizes whose bits differ from the first size's, of rounds and of prompts."""
+
+    rounds: tuple[int, ...]
+    prompts: tuple[int, ...]
+
+    def checks(self) -> dict[str, bool | None]:
+        return {"sizes:rounds": not self.rounds, "sizes:prompts": not self.prompts}
+
+    def words(self) -> str:
+        """What is wrong; empty where nothing is."""
+        parts = [
+            f"{kind} of {', '.join(map(str, sizes))} rows"
+            for kind, sizes in (("rounds", self.rounds), ("prompts", self.prompts))
+            if sizes
+        ]
+        return " and ".join(parts)
+
+
+def round_sizes(most: int) -> list[int]:
+    """Powers of two from 2 on."""
+    return [1 << power for power in range(1, most.bit_length()) if 1 << power <= most] or [2]
+
+
+def prompt_sizes(grid: int, most: int) -> list[int]:
+    """The most rows, one row, and sizes around whole grid blocks."""
+    wanted = (most, 1, grid - 1, grid, grid + 1, 2 * grid, 500)
+    return [size for size in dict.fromkeys(wanted) if 0 < size <= most]
+
+
+def sizes_agree(
+    model: Model, storage: Storage, sizes: Sizes, *, most_rows: int, most_prompt: int
+) -> Found:
+    """`most_rows` of a round and `most_prompt` of a prompt's forward."""
+    most_prompt = min(most_prompt, sizes.context)
+    generator = torch.Generator().manual_seed(2)
+    count = max(most_prompt, BEFORE + 1)
+    tokens = torch.randint(0, sizes.vocab_size, (count,), generator=generator).tolist()
+    before = min(BEFORE, sizes.context - 1, most_prompt)
+    prompts = {
+        size: prompt_row(model, storage, sizes, tokens[:size])
+        for size in prompt_sizes(storage.spec.page, most_prompt)
+    }
+    rounds = {}
+    for size in round_sizes(most_rows):
+        if size <= storage.lanes * sizes.window_rows:
+            rounds[size] = window_row(model, storage, sizes, tokens, before, size)
+    return Found(differing(rounds), differing(prompts))
+
+
+def differing(found: dict[int, tuple[Tensor, ...]]) -> tuple[int, ...]:
+    """Sizes whose tensors are not the first size's; a prompt's rows are compared as far as both
+    have them."""
+    if not found:
+        return ()
+    first = next(iter(found.values()))
+    return tuple(
+        size
+        for size, own in found.items()
+        if not all(same(mine, theirs) for mine, theirs in zip(own, first, strict=True))
+    )
+
+
+def same(one: Tensor, other: Tensor) -> bool:
+    rows = min(len(one), len(other))
+    return torch.equal(one[:rows], other[:rows])
+
+
+def built(runs: Sequence[Run], storage: Storage, sizes: Sizes, *, prompt: bool) -> Rows:
+    tile = sizes.tile if prompt else max(2, sizes.tile)
+    return batch.build(runs, storage, prompt=prompt, tile=tile, context=sizes.context)
+
+
+def prompt_row(
+    model: Model, storage: Storage, sizes: Sizes, tokens: Sequence[int]
+) -> tuple[Tensor, ...]:
+    """A prompt's hidden rows."""
+    seat = storage.claim(len(tokens))
+    try:
+        rows = built([Run(tokens, seat.lane, 0)], storage, sizes, prompt=True)
+        return (model.prompt(rows)[: len(tokens)].clone(),)
+    finally:
+        storage.release(seat)
+
+
+def window_row(
+    model: Model,
+    storage: Storage,
+    sizes: Sizes,
+    tokens: Sequence[int],
+    before: int,
+    size: int,
+) -> tuple[Tensor, ...]:
+    """One row after a prompt, in a round of `size` rows: its hidden row, logits and state after.
+
+    The other rows are other streams' first ones, in windows as long as `size` needs.
+    """
+    streams = min(size, storage.lanes)
+    counts = [1] + [0] * (streams - 1)
+    for place in range(size - 1):
+        counts[1 + place % (streams - 1) if streams > 1 else 0] += 1
+    seats = [storage.claim(before + count) for count in counts]
+    try:
+        own = seats[0]
+        model.prompt(built([Run(tokens[:before], own.lane, 0)], storage, sizes, prompt=True))
+        runs = [Run(tokens[before : before + counts[0]], own.lane, before)]
+        for seat, count in zip(seats[1:], counts[1:], strict=True):
+            runs.append(Run(tokens[seat.lane : seat.lane + count], seat.lane, 0))
+        rows = built(runs, storage, sizes, prompt=False)
+        hidden_RD = model.window(rows)
+        logits_RV = model.logits(hidden_RD)
+        model.settle(rows, torch.ones_like(rows.count_B))
+        state = stream_state(storage, own, before + 1)
+        return hidden_RD[:1].clone(), logits_RV[:1].clone(), *state.values()
+    finally:
+        for seat in seats:
+            storage.release(seat)

@@ -1,0 +1,112 @@
+"""The check of sizes at load: a sound model agrees with itself, and one that follows a forward's
+size is told, with the size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tensorfold.core.engine.agreement import Found, prompt_sizes, round_sizes, sizes_agree
+from tensorfold.core.engine.probe import Sizes
+from tensorfold.core.engine.torch_engine import TorchEngine
+from tensorfold.core.errors import StartError
+from tests.cpu import driving
+from tests.cpu.dsv41 import engines
+
+OPENED: dict[str, Callable[[], TorchEngine]] = {
+    "glm53": driving.opened,
+    "dsv41": lambda: engines.opened("plain"),
+}
+
+
+class Following:
+    """A model whose rows carry the size of their forward, where `hit` says so."""
+
+    def __init__(self, model: Any, hit: Callable[[str, int], bool]) -> None:
+        self.model, self.hit = model, hit
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.model, name)
+
+    def run(self, kind: str, rows: Any) -> Tensor:
+        hidden_RD: Tensor = getattr(self.model, kind)(rows)
+        off = 2.0**-20 if self.hit(kind, rows.ids_R.shape[0]) else 0.0
+        return hidden_RD + off
+
+    def prompt(self, rows: Any) -> Tensor:
+        return self.run("prompt", rows)
+
+    def window(self, rows: Any) -> Tensor:
+        return self.run("window", rows)
+
+
+def found_of(engine: TorchEngine, model: Any) -> Found:
+    info = engine.info
+    sizes = Sizes(
+        tile=engine.tile,
+        context=info.context,
+        vocab_size=info.vocab_size,
+        window_rows=info.window_rows,
+    )
+    with torch.inference_mode():
+        return sizes_agree(model, engine.storage, sizes, most_rows=32, most_prompt=200)
+
+
+@pytest.mark.parametrize("name", OPENED)
+def test_a_sound_model_agrees_and_leaves_nothing_behind(name: str) -> None:
+    engine = OPENED[name]()
+    free = (list(engine.storage.free_lanes), sorted(engine.storage.free_pages))
+    found = found_of(engine, engine.model)
+    assert found == Found((), ())
+    assert found.checks() == {"sizes:rounds": True, "sizes:prompts": True}
+    assert (sorted(engine.storage.free_lanes), sorted(engine.storage.free_pages)) == (
+        sorted(free[0]),
+        free[1],
+    )
+
+
+@pytest.mark.parametrize("name", OPENED)
+@pytest.mark.parametrize("rows", [4, 8, 32])
+def test_a_round_of_one_size_that_differs_is_named(name: str, rows: int) -> None:
+    engine = OPENED[name]()
+    model = Following(engine.model, lambda kind, size: kind == "window" and size == rows)
+    wanted = (rows,) if rows > 4 else (8, 16, 32)
+    assert found_of(engine, model).rounds == wanted
+
+
+def test_a_prompt_of_one_size_that_differs_is_named() -> None:
+    engine = driving.opened()
+    model = Following(engine.model, lambda kind, size: kind == "prompt" and size == 128)
+    found = found_of(engine, model)
+    assert (found.rounds, found.prompts) == ((), (128,))
+    assert found.words() == "prompts of 128 rows"
+    assert found.checks()["sizes:prompts"] is False
+
+
+def test_the_sizes_that_are_looked_at() -> None:
+    assert round_sizes(64) == [2, 4, 8, 16, 32, 64]
+    assert round_sizes(40) == [2, 4, 8, 16, 32]
+    assert round_sizes(1) == [2]
+    assert prompt_sizes(64, 512) == [512, 1, 63, 64, 65, 128, 500]
+    assert prompt_sizes(1, 8) == [8, 1, 2]
+
+
+def test_a_compiled_engine_whose_sizes_disagree_does_not_start(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from tensorfold.core.engine import open_engine
+
+    class Loud:
+        agree = staticmethod(lambda *args, **sizes: Found((8,), (1, 64)))
+
+    class Sizeless:
+        lanes, window_rows, chunk_rows = 4, 2, 64
+
+    monkeypatch.setattr(open_engine, "sizes_of", lambda *args: None)
+    with pytest.raises(StartError, match="rounds of 8 rows and prompts of 1, 64 rows"):
+        open_engine.agreed(Sizeless, Loud, None, None)  # type: ignore[arg-type]
