@@ -12,15 +12,21 @@ from tensorfold.backends.cuda_triton.kernels.hc_collapse import hc_collapse
 from tensorfold.backends.cuda_triton.kernels.hc_join import hc_join
 from tensorfold.backends.cuda_triton.kernels.hc_mix import hc_mix
 from tensorfold.backends.cuda_triton.kernels.hc_split import hc_split
+from tensorfold.backends.cuda_triton.kernels.kda_blocks import kda_blocks
+from tensorfold.backends.cuda_triton.kernels.kda_steps import kda_steps
+from tensorfold.backends.cuda_triton.kernels.latent_attention import latent_attention
 from tensorfold.backends.cuda_triton.kernels.layer_norm import layer_norm
 from tensorfold.backends.cuda_triton.kernels.linear import linear
 from tensorfold.backends.cuda_triton.kernels.linear_heads import linear_heads
 from tensorfold.backends.cuda_triton.kernels.linear_parts import linear_parts
+from tensorfold.backends.cuda_triton.kernels.pick_rows import pick_rows
+from tensorfold.backends.cuda_triton.kernels.pick_tokens import pick_tokens
 from tensorfold.backends.cuda_triton.kernels.pool_keys import pool_keys
 from tensorfold.backends.cuda_triton.kernels.rms_norm import rms_norm
 from tensorfold.backends.cuda_triton.kernels.route import route
 from tensorfold.backends.cuda_triton.kernels.route_softplus import route_softplus
 from tensorfold.backends.cuda_triton.kernels.short_conv import short_conv
+from tensorfold.backends.cuda_triton.kernels.sink_attention import sink_attention
 from tensorfold.core.engine.optable import Candidate, Candidates
 
 Call = Callable[..., Any]
@@ -45,7 +51,14 @@ BY_ROW: dict[str, Call] = {
     "experts_weighted": experts_weighted,
 }
 # Recurrences, attention and the indexes: rows that read what other rows left.
-BY_MEMORY: dict[str, Call] = {}
+BY_MEMORY: dict[str, Call] = {
+    "kda_steps": kda_steps,
+    "kda_blocks": kda_blocks,
+    "pick_tokens": pick_tokens,
+    "latent_attention": latent_attention,
+    "pick_rows": pick_rows,
+    "sink_attention": sink_attention,
+}
 
 
 def candidates() -> Candidates:

@@ -14,6 +14,8 @@ from tensorfold.core.ops.contract import Case, OpSpec, normal, uniform
 from tensorfold.core.ops.kda_steps import step, unit
 
 BLOCK = 64
+# What kernels bound their exponents by.
+LEAST_GATE = -5.5
 
 
 def reference(
@@ -28,7 +30,8 @@ def reference(
 ) -> Tensor:
     """Outputs [R, H, V]; rows of no block are zero. Writes each lane's state after its rows.
 
-    rows_NT names each block's rows, R where a block is short; a lane's blocks are in order.
+    rows_NT names each block's rows, R where a block is short; a lane's blocks follow one another
+    in order. Gates are from LEAST_GATE to 0.
     """
     output_RHV = torch.zeros_like(v_RHV)
     for rows_T, lane in zip(rows_NT.tolist(), lane_N.tolist(), strict=True):

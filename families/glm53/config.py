@@ -16,6 +16,8 @@ from tensorfold.families.common.reader import Reader, end_ids
 LINEAR = "linear_attention"
 SPARSE = ("deepseek_sparse_attention", "indexed_attention")
 GRID = 64
+# As in core/ops/kda_blocks.py, which imports torch.
+LEAST_GATE = -5.5
 
 
 class Held(NamedTuple):
@@ -208,7 +210,7 @@ def check_sizes(config: Config, text: Reader, linear: Reader) -> None:
         raise text.refuse("num_experts_per_tok", f"there are {config.experts} experts")
     if config.mtp_layers > 1:
         raise text.refuse("num_nextn_predict_layers", "only 0 or 1 is supported")
-    if not config.gate_bound < 0:
-        raise linear.refuse("gate_lower_bound", "a negative number is needed")
+    if not LEAST_GATE <= config.gate_bound < 0:
+        raise linear.refuse("gate_lower_bound", f"a number from {LEAST_GATE} to below 0 is needed")
     text.only("num_key_value_heads", config.heads)
     text.only("qk_head_dim", config.nope)

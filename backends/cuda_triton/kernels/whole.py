@@ -1,0 +1,31 @@
+"""Arguments as kernels read them: in order, and beginning where wide loads may.
+
+Triton compiles a kernel again for a pointer that is not on 16 bytes, and that one may sum in
+another order, so no kernel is given such a pointer.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+ALIGNED = 16
+
+
+def whole(x: Tensor) -> Tensor:
+    """x itself, or a copy where it is strided or begins off the grid."""
+    x = x.contiguous()
+    return x if x.data_ptr() % ALIGNED == 0 else x.clone()
+
+
+def in_place(x: Tensor) -> Tensor:
+    """x, which is written: it cannot be a copy."""
+    assert x.is_contiguous(), x.stride()
+    assert x.data_ptr() % ALIGNED == 0, x.data_ptr()
+    return x
+
+
+def precision(*inputs: Tensor) -> str:
+    """How kernels multiply float32 that they made of these inputs: as float32 where one of them
+    is, else in the tensor cores' nearest format, finer than the inputs are."""
+    return "ieee" if any(x.dtype == torch.float32 for x in inputs) else "tf32"

@@ -1,0 +1,194 @@
+"""Attention over listed rows and the indexes that list them: right, and each row by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tensorfold.backends.cuda_triton.kernels import attend as attending
+from tensorfold.backends.cuda_triton.kernels import index_scores
+from tensorfold.backends.cuda_triton.kernels.best import Select, best
+from tensorfold.backends.cuda_triton.table import BY_MEMORY
+from tensorfold.core.engine.checks import outputs
+from tensorfold.core.engine.contract_check import copied, error, leaves_alone, poisoned
+from tensorfold.core.ops import SPECS, Case, OpSpec, pick_rows, pick_tokens
+
+BY_PART = ("latent_attention", "sink_attention")
+LISTING = ("pick_tokens", "pick_rows")
+CASES = [
+    pytest.param(spec, case, id=f"{spec.name}-{case.name}")
+    for spec in SPECS
+    if spec.name in BY_PART + LISTING
+    for case in spec.cases(torch.Generator().manual_seed(1))
+    if case.name != "1024x64"
+]
+NAN = float("nan")
+
+
+def part(case: Case, first: int, last: int) -> dict[str, Any]:
+    args: Mapping[str, Any] = case.args
+    return copied({k: v[first:last] if k in case.rows else v for k, v in args.items()})
+
+
+def whole_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every row's parts in one program; few or many rows of an index alike."""
+    attend = attending.attend
+
+    def without_spreading(*args: Any) -> Tensor:
+        return attend(*args, few=0)
+
+    for name in BY_PART:
+        monkeypatch.setattr(
+            f"tensorfold.backends.cuda_triton.kernels.{name}.attend", without_spreading
+        )
+
+
+@pytest.mark.parametrize(("spec", "case"), CASES)
+def test_a_kernel_keeps_its_ops_contract(spec: OpSpec, case: Case) -> None:
+    few = Case(name=case.name, args=part(case, 0, 5), rows=case.rows, budget=case.budget)
+    assert error(spec, few, BY_MEMORY[spec.name]) <= case.budget
+    assert leaves_alone(spec, few, BY_MEMORY[spec.name])
+
+
+@pytest.mark.parametrize(("spec", "case"), CASES)
+def test_a_rows_bits_do_not_depend_on_its_company_nor_on_how_it_is_spread(
+    spec: OpSpec, case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call, many = BY_MEMORY[spec.name], 6 if spec.name in BY_PART else 19
+    alone = [outputs(call(*part(case, row, row + 1).values())) for row in range(many)]
+    some = outputs(call(*part(case, 1, 4).values()))
+    whole_rows(monkeypatch)
+    monkeypatch.setattr(index_scores, "MANY", 2)
+    monkeypatch.setattr(index_scores, "SCRATCH", 4 * 1000 * 7)
+    with poisoned():
+        whole = outputs(call(*part(case, 0, many).values()))
+    for place, wanted in enumerate(whole):
+        assert torch.equal(torch.cat([one[place] for one in alone]), wanted)
+        assert torch.equal(some[place], wanted[1:4])
+
+
+@pytest.mark.parametrize("spread", [True, False])
+def test_what_no_entry_names_does_not_reach_a_row(
+    spread: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unused entries, whole parts of them too, first or last, and memory that nothing lists."""
+    if not spread:
+        whole_rows(monkeypatch)
+    generator = torch.Generator().manual_seed(2)
+    q, sink = torch.randn(3, 2, 24, generator=generator), torch.randn(2, generator=generator)
+    ring, fresh, memory = (torch.randn(40, 24, generator=generator) for _ in range(3))
+    window = torch.full((3, 40), -1)
+    window[0, 5:] = torch.arange(35)
+    window[1, -1] = 45
+    window[2, 0], window[2, 39] = 79, 0
+    lists = torch.full((3, 70), -1)
+    lists[1, :3], lists[2, 69] = torch.tensor([4, 9, 11]), 7
+    args = (window, memory, lists, sink, 0.2)
+    call = BY_MEMORY["sink_attention"]
+    found = call(q, ring, fresh, *args)
+    op = next(spec for spec in SPECS if spec.name == "sink_attention")
+    wanted = op.reference(
+        q.double(),
+        ring.double(),
+        fresh.double(),
+        window,
+        memory.double(),
+        lists,
+        sink.double(),
+        0.2,
+    )
+    assert float((found - wanted).abs().max()) <= 2e-6
+    named = torch.zeros(120, dtype=torch.bool)
+    named[window[window >= 0]] = True
+    named[80 + lists[lists >= 0]] = True
+    for buffer, own in ((ring, named[:40]), (fresh, named[40:80]), (memory, named[80:])):
+        buffer[~own] = NAN
+    assert torch.equal(call(q, ring, fresh, *args), found)
+    longer = torch.cat([lists, torch.full((3, 91), -1)], 1)
+    assert torch.equal(call(q, ring, fresh, window, memory, longer, sink, 0.2), found)
+
+
+def token_args(scores: Tensor, position: list[int], top: int) -> tuple[Any, ...]:
+    """An index of one head and key size one whose pool p scores scores[p]."""
+    rows, pools = len(position), len(scores)
+    keys = torch.cat([scores, torch.full((-pools % 16 + 16,), NAN)])[:, None]
+    return (
+        torch.ones(rows, 1, 1),
+        torch.ones(rows, 1),
+        keys,
+        torch.arange(len(keys) // 16)[None],
+        torch.zeros(rows, dtype=torch.int64),
+        torch.tensor(position),
+        top,
+        4,
+        64,
+        4 * pools,
+    )
+
+
+def test_ties_go_to_the_lowest_pool_and_the_open_pools_tail_is_listed() -> None:
+    """relu makes zeros of both signs, which are one score."""
+    scores = torch.tensor([1.0, 0.0, -3.0, 2.0, 1.0, 1.0, -1.0, 2.0] * 4)
+    args = token_args(scores, [127, 126, 61, 15, 2, 0], 5)
+    assert torch.equal(BY_MEMORY["pick_tokens"](*args), pick_tokens.reference(*args))
+    negative = list(args)
+    negative[1] = -args[1]
+    assert torch.equal(BY_MEMORY["pick_tokens"](*negative), pick_tokens.reference(*negative))
+
+
+def test_pools_beyond_what_a_row_sees_change_nothing() -> None:
+    scores = torch.rand(64, generator=torch.Generator().manual_seed(5))
+    positions = [100, 77, 3]
+    found = BY_MEMORY["pick_tokens"](*token_args(scores, positions, 6))
+    scores[26:] = NAN
+    args = token_args(scores, positions, 6)
+    assert torch.equal(BY_MEMORY["pick_tokens"](*args), found)
+    wider = (*args[:3], torch.zeros(1, 40, dtype=torch.int64), *args[4:9], 2560)
+    wider[3][0, : args[3].shape[1]] = args[3]
+    assert torch.equal(BY_MEMORY["pick_tokens"](*wider)[:, : found.shape[1]], found)
+
+
+@pytest.mark.parametrize("run", [16, 64, 4096])
+@pytest.mark.parametrize("top", [1, 5, 8, 200])
+def test_rows_cut_into_runs_keep_what_they_keep_whole(run: int, top: int) -> None:
+    generator = torch.Generator().manual_seed(6)
+    score = torch.randint(-4, 5, (3, 150), generator=generator).float()
+    score[1] = 7.0
+    score[2, ::3] = -0.0
+    seen = torch.tensor([150, 149, 77])
+    found = torch.full((3, top), 99)
+    best(score, Select(seen, 0, 1), top, found, tokens=False, run=run)
+    for row in range(3):
+        wanted = pick_rows.best(score[row, : seen[row]], top)
+        assert found[row].tolist() == wanted + [-1] * (top - len(wanted))
+
+
+@pytest.mark.parametrize("keep", [0, 2])
+def test_rows_that_see_nothing_or_little_list_it_all(keep: int) -> None:
+    generator = torch.Generator().manual_seed(7)
+    visible = torch.tensor([0, 1, 3, 8])
+    args = (
+        torch.randn(4, 2, 8, generator=generator),
+        torch.randn(4, 2, generator=generator),
+        torch.randn(64, 8, generator=generator),
+        torch.tensor([[1, 0]]),
+        torch.zeros(4, dtype=torch.int64),
+        visible,
+        torch.zeros(4, 0, dtype=torch.int64),
+        *(4, keep, 2, 32, 64),
+    )
+    args[2][32 + 8 :] = NAN
+    call: Callable[..., Any] = BY_MEMORY["pick_rows"]
+    for mine, theirs in zip(call(*args), pick_rows.reference(*args), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+@pytest.mark.parametrize(("spec", "case"), CASES)
+def test_no_rows_are_an_empty_result(spec: OpSpec, case: Case) -> None:
+    found = outputs(BY_MEMORY[spec.name](*part(case, 0, 0).values()))
+    wanted = outputs(spec.shape(*part(case, 0, 0).values()))
+    assert [x.shape for x in found] == [x.shape for x in wanted]
