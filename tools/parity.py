@@ -88,6 +88,8 @@ def compare_mode(
 ) -> tuple[bool, set[str]]:
     """Every cut in one of the family's arithmetics: whether all agrees, and what was compared."""
     rules = family.golden()
+    device = engine.storage.table.device
+    golden = {name: tensor.to(device) for name, tensor in golden.items()}
     table = Table("cut", "logits", "hidden", "selections", "states", title=mode.numerics or None)
     agreed, compared = True, set[str]()
     for name, cuts in rules.cuts(len(tokens)).items():
@@ -139,6 +141,9 @@ def open_engine(
         "chunk_rows": chunk,
         "window_rows": WINDOW_ROWS,
         "numerics": numerics,
+        # A golden is of float32, and its differences are the ops' own.
+        "dtype": "float32",
+        "eager": True,
     }
     engine = backend.engine(EngineOrder(settings=read(flags, {}), folder=folder, family=family))
     assert isinstance(engine, TorchEngine), type(engine)

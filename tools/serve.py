@@ -6,6 +6,7 @@ What can be refused cheaply is refused before anything slow is loaded.
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import signal
 import socket
@@ -26,12 +27,14 @@ from tensorfold.plugins.choose import choose_backend, choose_drafters
 from tensorfold.plugins.manager import discover
 from tensorfold.tools.arguments import Parser
 from tensorfold.tools.models import Served, find_model
+from tensorfold.tools.start_times import StartTimes
 from tensorfold.tools.status_line import StatusLine, load_bar
 
 if TYPE_CHECKING:
     from tensorfold.core.engine_api import Engine
     from tensorfold.core.text import Text
 
+LOG = logging.getLogger("tensorfold.serve")
 # Takes a half-drawn bar away and shows the cursor again.
 CLEAN_LINE = b"\r\x1b[K\x1b[?25h"
 
@@ -64,12 +67,14 @@ def serve(asked: str, flags: Mapping[str, Any], environ: Mapping[str, str]) -> i
     backend = choose_backend(installed, settings.backend)
     model = find_model(installed, backend, asked)
     drafters = choose_drafters(installed, drafter_names(settings))
-    engine, text = load(settings, backend, model)
+    engine, text, took = load(settings, backend, model)
 
     from tensorfold.core.server.app import run
 
     name = settings.name or model.name
     with StatusLine(sys.stderr, settings.log) as line:
+        if took:
+            LOG.info(took)
         return run(
             engine=engine,
             text=text,
@@ -82,23 +87,27 @@ def serve(asked: str, flags: Mapping[str, Any], environ: Mapping[str, str]) -> i
         )
 
 
-def load(settings: Settings, backend: Backend, model: Served) -> tuple[Engine, Text]:
-    """Open the engine and read the model's text side, the quicker and likelier to fail first."""
+def load(settings: Settings, backend: Backend, model: Served) -> tuple[Engine, Text, str]:
+    """Open the engine and read the model's text side, the quicker and likelier to fail first; also
+    how long the parts of it took, in words."""
     from tensorfold.core.text import load_text
 
-    with load_bar(sys.stderr, f"Loading {model.name}") as progress:
+    with load_bar(sys.stderr, f"Loading {model.name}") as bar:
+        times = StartTimes(bar)
         order = EngineOrder(
-            settings=settings, folder=model.folder, family=model.family, progress=progress
+            settings=settings, folder=model.folder, family=model.family, progress=times
         )
         if model.family is None:
             engine = backend.engine(order)
             chat = ChatFormat(template="")
-            return engine, load_text(model.folder, chat, engine.info.vocab_size, ())
+            return engine, load_text(model.folder, chat, engine.info.vocab_size, ()), ""
         family = model.family
         config = family.config(read_config(model.folder))
         vocab_size, end_ids = family.vocab_size(config), family.end_ids(config)
         text = load_text(model.folder, family.chat, vocab_size, end_ids)
-        return backend.engine(order), text
+        engine = backend.engine(order)
+    times.close()
+    return engine, text, times.words()
 
 
 def check_port(host: str, port: int) -> None:

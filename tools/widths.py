@@ -117,3 +117,55 @@ def dsv41(layers: int = 40) -> dict[str, Any]:
         "image_token_id": 129264,
     }
     return {"model_type": "deepseek_v41", "tie_word_embeddings": False, "text_config": text}
+
+
+def tiny_glm53(layers: int) -> dict[str, Any]:
+    """The same kinds of layers at sizes for tests."""
+    raw = glm53(layers, dense=1)
+    text = raw["text_config"]
+    text |= {
+        "vocab_size": 160,
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "moe_intermediate_size": 32,
+        "eos_token_id": [0],
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "q_lora_rank": 48,
+        "kv_lora_rank": 32,
+        "qk_nope_head_dim": 32,
+        "v_head_dim": 24,
+        "index_n_heads": 8,
+        "index_head_dim": 32,
+        "index_topk": 16,
+        "n_routed_experts": 16,
+        "num_experts_per_tok": 4,
+    }
+    text["linear_attn_config"] |= {"num_heads": 4, "head_dim": 16}
+    return raw
+
+
+def tiny_dsv41(layers: int) -> dict[str, Any]:
+    """The same kinds of layers at sizes for tests."""
+    raw = dsv41(layers)
+    raw["text_config"] |= {
+        "vocab_size": 160,
+        "hidden_size": 128,
+        "num_attention_heads": 4,
+        "head_dim": 64,
+        "qk_rope_head_dim": 32,
+        "q_lora_rank": 64,
+        "o_groups": 2,
+        "o_lora_rank": 32,
+        "sliding_window": 8,
+        "index_n_heads": 16,
+        "index_head_dim": 64,
+        "index_topk": 4,
+        "candidate_topk_blocks": 3,
+        "candidate_block_size": 2,
+        "moe_intermediate_size": 64,
+        "n_routed_experts": 6,
+        "num_experts_per_tok": 2,
+        "image_token_id": 159,
+    }
+    return raw

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import torch
 
+from tensorfold.backends.cuda_triton import library
 from tensorfold.backends.cuda_triton.table import candidates
 from tensorfold.core.backend_api import EngineOrder
 from tensorfold.core.engine.compile import compile_layer, library_ops
 from tensorfold.core.engine.graphs import Queued
 from tensorfold.core.engine.open_engine import Compile, Device, open_torch_engine
+from tensorfold.core.engine.optable import Candidates
 from tensorfold.core.engine.packing import Powers
 from tensorfold.core.engine.runner import Rounds, Runner
 from tensorfold.core.engine.source import format_of
@@ -70,6 +72,15 @@ def device_of(order: EngineOrder) -> Device:
         runner=runner,
         compiles=True,
     )
+
+
+def free_candidates() -> Candidates:
+    """Without a promise: for benches that tell what exactness costs."""
+    own = library.candidates()
+    return {
+        name: (own[name], *choices) if name in own else choices
+        for name, choices in candidates().items()
+    }
 
 
 def triton_version() -> str:

@@ -17,7 +17,12 @@ from tensorfold.core.ops import SPECS, Ops
 
 
 def library_ops(namespace: str, ops: Ops) -> Ops:
-    """The same table behind `torch.ops.<namespace>`, with schemas and shape functions."""
+    """The same table behind `torch.ops.<namespace>`, with schemas and shape functions.
+
+    A process's further tables of a namespace have a number behind it.
+    """
+    earlier = sum(library.ns.rstrip("0123456789") == namespace for library in KEPT)
+    namespace += str(earlier or "")
     library = torch.library.Library(namespace, "DEF")
     wrapped: dict[str, Callable[..., Any]] = {}
     for spec in SPECS:

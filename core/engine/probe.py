@@ -42,7 +42,10 @@ class Sizes:
 def model_calls(
     model_of: Callable[[Ops], Model], candidates: Candidates, storage: Storage, sizes: Sizes
 ) -> list[Call]:
-    """Every distinct call of an op, by name and shapes, with the arguments of its first time."""
+    """Every distinct call of an op, by name and shapes, with the arguments of its first time; of
+    ops that no library product may serve there is nothing to know."""
+    if not any(choices[0].library for choices in candidates.values()):
+        return []
     held = (*storage.buffers.values(), storage.table)
     volatile = {buffer.untyped_storage().data_ptr() for buffer in held}
     calls: dict[tuple[Any, ...], Call] = {}

@@ -95,3 +95,12 @@ def test_a_break_in_a_sublayer_is_an_error_not_a_second_graph() -> None:
 
     with pytest.raises(torch._dynamo.exc.Unsupported):
         capturing(broken, backend="eager")(torch.ones(3))
+
+
+def test_a_process_holds_several_tables_of_one_name() -> None:
+    chosen = {name: choices[-1].call for name, choices in candidates().items()}
+    plain = optable.table(chosen)
+    x, w = torch.randn(3, 8), torch.randn(5, 8)
+    first, second = (library_ops("tensorfold_twice_test", plain) for _ in range(2))
+    assert first.linear is not second.linear
+    assert torch.equal(first.linear(x, w), second.linear(x, w))

@@ -1,0 +1,151 @@
+"""`tools/bench_decode.py` itself: floors that can be counted by hand, and runs on the CPU."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tensorfold.core.errors import StartError
+from tensorfold.families.dsv41.plugin import FAMILY as DSV41
+from tensorfold.families.glm53.plugin import FAMILY as GLM53
+from tensorfold.tools import bench_decode, widths
+from tensorfold.tools.decode import engines, floors, soundness
+from tensorfold.tools.decode.engines import RandomTensors
+
+SMALL = ["--widths", "tiny", "--backend", "cpu-reference", "--streams", "1,3", "--context", "40"]
+SMALL += ["--prompts", "100", "--long", "150", "--chunk", "128", "--reps", "1"]
+
+
+def of_glm53(layers: int = 4) -> floors.Floors:
+    config = GLM53.config(widths.tiny_glm53(layers))
+    made = RandomTensors(GLM53.tensors(config), dtype=torch.bfloat16, device=torch.device("cpu"))
+    weights = GLM53.weights(config, made, Path())
+    return floors.Floors(family="glm53", config=config, weights=weights, dtype="bfloat16")
+
+
+def test_a_rounds_floor_is_its_weights_picked_experts_and_state() -> None:
+    made = of_glm53()
+    total = sum(
+        tensor.numel() * tensor.element_size()
+        for which in (False, True)
+        for tensor in floors.tensors_of(made.weights, experts=which)
+    )
+    expert = 3 * 64 * 32 * 2
+    embed = 160 * 64 * 2
+    fixed = total - 3 * 16 * expert - embed
+    kda = 2 * 4 * 16 * 16 * 4 + 2 * 3 * 3 * 64 * 2
+    # Context 10 keeps every token; at 100 the list is full and the index reads its pools.
+    near = 10 * 32 * 2
+    far = 19 * 32 * 2 + 25 * 32 * 2
+    row = 64 * 2
+    assert made.round_bytes([4, 4, 4], [10]) == fixed + 12 * expert + 3 * kda + near + row
+    both = made.round_bytes([7, 5, 6], [10, 100])
+    assert both == fixed + 18 * expert + 6 * kda + near + far + 2 * row
+
+
+def test_a_prompts_operations_grow_with_rows_and_what_they_see() -> None:
+    made = of_glm53()
+    whole, first = made.prompt_operations(0, 300), made.prompt_operations(0, 100)
+    head = 2 * made.weights.head.numel()
+    rest = made.prompt_operations(100, 300)
+    assert whole == first + rest - head
+    # The later rows see more.
+    assert rest - head > 2 * (first - head)
+    assert made.prompt_operations(0, 1) > 0
+
+
+def test_the_released_sizes_give_the_known_amounts() -> None:
+    """A round of one row of four layers reads about 4.2 GB; 8,192 rows are about 25 TFLOP."""
+    config = GLM53.config(widths.glm53(4, dense=0))
+    with torch.device("meta"):
+        tensors = {
+            spec.name: torch.empty(
+                spec.shape,
+                dtype=torch.promote_types(torch.bfloat16, getattr(torch, spec.dtype or "bool")),
+            )
+            for spec in GLM53.tensors(config)
+        }
+        weights = GLM53.weights(config, tensors, Path())
+    made = floors.Floors(family="glm53", config=config, weights=weights, dtype="bfloat16")
+    assert made.round_bytes([8] * 4, [512]) == pytest.approx(4.2e9, rel=0.1)
+    assert made.prompt_operations(0, 8192) == pytest.approx(25e12, rel=0.1)
+    DSV41.config(widths.dsv41(8))
+
+
+def test_a_run_on_the_cpu_tells_every_part(tmp_path: Path) -> None:
+    out, picture = tmp_path / "found.json", tmp_path / "found.png"
+    asked = ["glm53", *SMALL, "--free", "--profile", "--output", str(out), "--plot", str(picture)]
+    assert bench_decode.main(asked) == 0
+    found = json.loads(out.read_text())
+    assert found["holds"]
+    figures = found["figures"]
+    assert [(one["streams"], one["context"] > 100) for one in figures["rounds"]] == [
+        (1, False),
+        (3, False),
+        (1, True),
+    ]
+    assert [one["rows"] for one in figures["prompts"]] == [100, 150]
+    assert all(one["device"] > 0 and one["moved"] > 0 for one in figures["rounds"])
+    assert set(figures["free_rounds"]) == {"1", "3"}
+    assert figures["failed"] == {}
+    assert picture.stat().st_size > 1000
+
+
+def test_another_family_runs_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench_decode.main(["dsv41", *SMALL, "--layers", "6"]) == 0
+    assert "rounds of one row a stream" in capsys.readouterr().out
+
+
+def test_an_engine_whose_promise_does_not_hold_is_not_timed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    out = tmp_path / "found.json"
+    monkeypatch.setattr(bench_decode, "holds", lambda engine: {"concurrent = solo": False})
+    assert bench_decode.main(["glm53", *SMALL, "--output", str(out)]) == 1
+    figures = json.loads(out.read_text())["figures"]
+    assert figures["rounds"] == figures["prompts"] == []
+    assert "not timed" in figures["failed"]["engine"]
+
+
+def test_a_peer_that_cannot_run_is_told_as_unmeasured(tmp_path: Path) -> None:
+    out = tmp_path / "found.json"
+    assert bench_decode.main(["glm53", *SMALL, "--peer", "--output", str(out)]) == 1
+    found = json.loads(out.read_text())
+    assert "transformers has no such model" in found["figures"]["failed"]["peer"]
+    assert found["figures"]["rounds"]
+
+
+def test_the_promises_are_really_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    family, raw = GLM53, widths.tiny_glm53(4)
+    from tensorfold.core.settings import read
+
+    flags: dict[str, Any] = {"lanes": 3, "context": 512, "chunk_rows": 256, "window_rows": 1}
+    engine = engines.opened(family, raw, "cpu-reference", read(flags, {}), lambda *told: None)
+    assert soundness.holds(engine) == {
+        "concurrent = solo": True,
+        "split = whole": True,
+        "twice = once": True,
+    }
+    whole = engine.round
+
+    def leaking(windows: Any) -> Any:
+        flight = whole(windows)
+        if len(windows) > 1:
+            for stream in engine.streams.values():
+                engine.storage.buffers["kda.0"][stream.seat.lane] += 0.5
+        return flight
+
+    with torch.inference_mode():
+        monkeypatch.setattr(engine, "round", leaking)
+        assert not soundness.holds(engine)["concurrent = solo"]
+
+
+def test_arguments_that_make_no_sense_are_refused() -> None:
+    for flags in (["--streams", "0"], ["--prompts", "a"], ["--streams", ""]):
+        with pytest.raises(StartError):
+            bench_decode.parse(["glm53", *flags])
+    assert bench_decode.main(["glm53", *SMALL, "--backend", "fake"]) == 1

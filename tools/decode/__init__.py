@@ -1,0 +1,1 @@
+"""The parts of `tools/bench_decode.py`: engines of random weights, floors, clocks, the peer."""

@@ -1,0 +1,118 @@
+"""Engines over weights that are nowhere: made on the device, each tensor when it is asked for."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tensorfold.core.backend_api import EngineOrder, Progress
+from tensorfold.core.checkpoint.digests import NO_CONTENTS, Contents
+from tensorfold.core.engine.agreement import Found
+from tensorfold.core.engine.open_engine import Device, open_torch_engine
+from tensorfold.core.engine.torch_engine import TorchEngine
+from tensorfold.core.errors import StartError
+from tensorfold.core.family_api import Family, TensorSpec
+from tensorfold.core.settings import Settings
+from tensorfold.core.share import Share
+
+# Modules with `device_of(order)`, and for what exactness costs `free_candidates()`.
+DEVICES = {
+    "cpu-reference": "tensorfold.backends.cpu_reference.backend",
+    "cuda-triton": "tensorfold.backends.cuda_triton.backend",
+}
+
+
+class RandomTensors(Mapping[str, Tensor]):
+    """Norms are ones, matrices keep a row's size, and a name has one value always."""
+
+    def __init__(
+        self, specs: Sequence[TensorSpec], *, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self.specs = {spec.name: spec for spec in specs}
+        self.dtype, self.device = dtype, device
+
+    def __getitem__(self, name: str) -> Tensor:
+        spec = self.specs[name]
+        dtype = torch.promote_types(self.dtype, getattr(torch, spec.dtype or "bool"))
+        if "norm" in name and len(spec.shape) == 1:
+            return torch.ones(spec.shape, dtype=dtype, device=self.device)
+        generator = torch.Generator(self.device).manual_seed(zlib.crc32(name.encode()))
+        scale = spec.shape[-1] ** -0.5 if len(spec.shape) > 1 else 0.2
+        made = torch.empty(spec.shape, dtype=dtype, device=self.device)
+        return made.normal_(0, scale, generator=generator)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.specs)
+
+    def __len__(self) -> int:
+        return len(self.specs)
+
+
+class RandomSource:
+    """A `Source` of random tensors under a config."""
+
+    folder = Path()
+
+    def __init__(self, raw: dict[str, Any]) -> None:
+        self.raw = raw
+
+    def config(self) -> dict[str, Any]:
+        return self.raw
+
+    def check(self, specs: Sequence[TensorSpec], ignored: Callable[[str], bool]) -> None:
+        return None
+
+    def load(
+        self,
+        specs: Sequence[TensorSpec],
+        ignored: Callable[[str], bool],
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        progress: Progress,
+        tables: str,
+        share: Share,
+    ) -> Mapping[str, Tensor]:
+        return RandomTensors(specs, dtype=dtype, device=device)
+
+    def contents(self, cache: Path | None, progress: Progress) -> Contents:
+        return NO_CONTENTS
+
+
+def everything(*args: Any) -> bool:
+    return True
+
+
+def agrees(*args: Any, **sizes: Any) -> Found:
+    return Found((), ())
+
+
+def opened(
+    family: Family,
+    raw: dict[str, Any],
+    backend: str,
+    settings: Settings,
+    progress: Progress,
+    *,
+    free: bool = False,
+    checked: bool = True,
+) -> TorchEngine:
+    """An engine of random weights, opened as any other; `free` takes library products without a
+    check. Raises `StartError`."""
+    if backend not in DEVICES:
+        raise StartError(f"--backend is {backend}: one of {', '.join(DEVICES)} is needed")
+    module = import_module(DEVICES[backend])
+    order = EngineOrder(settings=settings, family=family, progress=progress)
+    device: Device = module.device_of(order)
+    if free:
+        device = replace(device, candidates=module.free_candidates(), verdict=everything)
+    if free or not checked:
+        device = replace(device, agree=agrees)
+    return open_torch_engine(order, device, RandomSource(raw))
