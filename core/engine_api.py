@@ -6,9 +6,9 @@ only, so that a follower rank can replay it as it is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 Result = TypeVar("Result", covariant=True)
 
@@ -202,6 +202,15 @@ class Flight(Protocol, Generic[Result]):
     """Work that was enqueued; `land()` waits and gives one result a piece or window, in order."""
 
     def land(self) -> Sequence[Result]: ...
+
+
+@runtime_checkable
+class Watched(Protocol):
+    """An engine that may be lost between calls, as when another of its ranks dies."""
+
+    def watch(self, watcher: Callable[[str], None]) -> None:
+        """Have `watcher` told why, once, on another thread."""
+        ...
 
 
 class Engine(Protocol):

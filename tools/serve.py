@@ -13,24 +13,28 @@ import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from tensorfold.core.backend_api import Backend, EngineOrder
+from tensorfold.core.backend_api import Backend, EngineOrder, Place
 from tensorfold.core.checkpoint import read_config
 from tensorfold.core.draft_settings import drafter_names
 from tensorfold.core.errors import StartError
 from tensorfold.core.family_api import ChatFormat
 from tensorfold.core.settings import Settings, add_flags, read
+from tensorfold.core.share import Share
 from tensorfold.plugins.choose import choose_backend, choose_drafters
 from tensorfold.plugins.manager import discover
 from tensorfold.tools.arguments import Parser
+from tensorfold.tools.launch import TETHERED, given_place, launched, settings_at, tether
 from tensorfold.tools.models import Served, find_model
 from tensorfold.tools.start_times import StartTimes
 from tensorfold.tools.status_line import StatusLine, load_bar
 
 if TYPE_CHECKING:
+    from tensorfold.core.drafter_api import HostDrafter
     from tensorfold.core.engine_api import Engine
     from tensorfold.core.text import Text
 
@@ -60,14 +64,47 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def serve(asked: str, flags: Mapping[str, Any], environ: Mapping[str, str]) -> int:
-    settings = read(flags, environ)
+    place = given_place(environ)
+    settings = settings_at(read(flags, environ), place)
+    if place is not None and place.share.rank:
+        tether(environ)
+        return serve_rank(asked, settings, place, environ)
     check_port(settings.host, settings.port)
     check_folders(settings)
     installed = discover()
     backend = choose_backend(installed, settings.backend)
     model = find_model(installed, backend, asked)
     drafters = choose_drafters(installed, drafter_names(settings))
-    engine, text, took = load(settings, backend, model)
+    served = partial(serve_model, settings, backend, model, drafters)
+    if settings.ranks == 1 or place is not None:
+        return served(place)
+    check_ranks(settings, model)
+    with launched(settings.ranks) as launch:
+        code = served(launch.place, launch.met.set)
+        if code:
+            # A rank that stalls would not end by itself.
+            launch.end(patience=0)
+        return code
+
+
+def check_ranks(settings: Settings, model: Served) -> None:
+    """Refuse a model that cannot be cut, before the other ranks are started."""
+    if model.family is not None:
+        config = model.family.config(read_config(model.folder), settings.numerics)
+        model.family.shared(config, Share(ranks=settings.ranks))
+
+
+def serve_model(
+    settings: Settings,
+    backend: Backend,
+    model: Served,
+    drafters: Sequence[HostDrafter],
+    place: Place | None,
+    met: Callable[[], None] = lambda: None,
+) -> int:
+    """Serve until the end; `met` is told once all ranks are there."""
+    engine, text, took = load(settings, backend, model, place)
+    met()
 
     from tensorfold.core.server.app import run
 
@@ -87,7 +124,40 @@ def serve(asked: str, flags: Mapping[str, Any], environ: Mapping[str, str]) -> i
         )
 
 
-def load(settings: Settings, backend: Backend, model: Served) -> tuple[Engine, Text, str]:
+def serve_rank(asked: str, settings: Settings, place: Place, environ: Mapping[str, str]) -> int:
+    """Make rank 0's calls until it ends; a loss ends the process at once, wherever it is."""
+    from tensorfold.core.engine.ranks import follow, following
+
+    installed = discover()
+    backend = choose_backend(installed, settings.backend)
+    model = find_model(installed, backend, asked)
+    order = EngineOrder(settings=settings, folder=model.folder, family=model.family, place=place)
+
+    def end_lost(words: str) -> None:
+        os.write(2, f"tensorfold: rank {place.share.rank} ends: {words}\n".encode())
+        os._exit(1)
+
+    try:
+        engine = backend.engine(order)
+        link = following(engine, place, end_lost)
+    except StartError:
+        if TETHERED not in environ:
+            raise
+        # Rank 0 is refused the same, and says so where it is read.
+        return 2
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # Rank 0 is told too, and decides.
+        signal.signal(number, signal.SIG_IGN)
+    try:
+        follow(engine, link)
+    except Exception as error:
+        end_lost(f"{type(error).__name__}: {error}")
+    return 0
+
+
+def load(
+    settings: Settings, backend: Backend, model: Served, place: Place | None
+) -> tuple[Engine, Text, str]:
     """Open the engine and read the model's text side, the quicker and likelier to fail first; also
     how long the parts of it took, in words."""
     from tensorfold.core.text import load_text
@@ -95,9 +165,15 @@ def load(settings: Settings, backend: Backend, model: Served) -> tuple[Engine, T
     with load_bar(sys.stderr, f"Loading {model.name}") as bar:
         times = StartTimes(bar)
         order = EngineOrder(
-            settings=settings, folder=model.folder, family=model.family, progress=times
+            settings=settings,
+            folder=model.folder,
+            family=model.family,
+            progress=times,
+            place=place,
         )
         if model.family is None:
+            if place is not None:
+                raise StartError(f"backend {backend.name!r} runs on one rank")
             engine = backend.engine(order)
             chat = ChatFormat(template="")
             return engine, load_text(model.folder, chat, engine.info.vocab_size, ()), ""
@@ -106,6 +182,10 @@ def load(settings: Settings, backend: Backend, model: Served) -> tuple[Engine, T
         vocab_size, end_ids = family.vocab_size(config), family.end_ids(config)
         text = load_text(model.folder, family.chat, vocab_size, end_ids)
         engine = backend.engine(order)
+        if place is not None:
+            from tensorfold.core.engine.ranks import leading
+
+            engine = leading(engine, place)
     times.close()
     return engine, text, times.words()
 

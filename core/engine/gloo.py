@@ -15,7 +15,7 @@ from tensorfold.core.share import Share
 
 # Ranks load at their own pace; in a forward they do equal work.
 START = timedelta(minutes=30)
-FORWARD = timedelta(seconds=5)
+FORWARD = timedelta(seconds=4)
 LOOPBACK = "127.0.0.1"
 
 

@@ -17,13 +17,15 @@ Result = TypeVar("Result")
 
 # Where a rank keeps what it reads is its own affair.
 OWN = ("cache_dir", "tables")
+# What the engine is made for, among settings that are rank 0's alone.
+MORE = ("drafts",)
 
 
 def settings_of(settings: Settings) -> dict[str, Any]:
     """What must be alike before anything is loaded: versions, and the engine's settings."""
     found: dict[str, Any] = {"version": VERSION, "torch": torch.__version__}
     for name, (entry, _) in switches().items():
-        if entry.group == "engine" and name not in OWN:
+        if (entry.group == "engine" or name in MORE) and name not in OWN:
             found["--" + name.replace("_", "-")] = getattr(settings, name)
     return found
 

@@ -148,6 +148,7 @@ def open_torch_engine(
         tile=device.tile,
         drafter=drafter,
         runner=runner,
+        group=group,
     )
     if runner is not None:
         warm(engine, order.progress)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from tensorfold.core.engine import landing, noise
 from tensorfold.core.engine.drafting import BlockDrafting, Drafting, Place
+from tensorfold.core.engine.group import Group
 from tensorfold.core.engine.ordering import Ordering, Stream
 from tensorfold.core.engine.packing import Exact, Sizes
 from tensorfold.core.engine.runner import AtOnce, Runner
@@ -61,7 +62,8 @@ class OpenFlight(Generic[Result]):
 class TorchEngine:
     """An `engine_api.Engine` over one model; `tile` is the backend's row tile.
 
-    `redone` counts the draws that needed more reach and were made again.
+    `redone` counts the draws that needed more reach and were made again. `group` is the ranks that
+    make the same calls, where there are several.
     """
 
     def __init__(
@@ -73,8 +75,10 @@ class TorchEngine:
         tile: int,
         drafter: Drafter | BlockDrafter | None = None,
         runner: Runner | None = None,
+        group: Group | None = None,
     ) -> None:
         self.info = info
+        self.group = group
         self.model = model
         self.storage = storage
         self.tile = tile

@@ -64,6 +64,7 @@ class Host:
         self._cancels: list[int] = []
         self._deadline: float | None = None  # for what was taken, once closing
         self._lost: str | None = None
+        self._told_lost: str | None = None  # from outside, to be acted on by the engine thread
         self._over_for_good = False
         self._thread: threading.Thread | None = None
 
@@ -112,6 +113,12 @@ class Host:
     def close_now(self) -> None:
         """End every reply as soon as no forward is in flight; returns at once."""
         self._close_by(NOW)
+
+    def lose(self, words: str) -> None:
+        """The engine was lost between calls: end every reply with the reason."""
+        with self._gate:
+            self._told_lost = words
+            self._gate.notify()
 
     def stats(self) -> HostStats:
         with self._gate:
@@ -210,14 +217,16 @@ class Host:
     def _pending(self) -> bool:
         if self._lost is not None:
             return False
-        return bool(self._lanes.busy() or self._arrivals or self._cancels)
+        return bool(self._told_lost or self._lanes.busy() or self._arrivals or self._cancels)
 
     def _over(self) -> bool:
         closed = self._deadline is not None and not self._lanes.replies
         return closed or self._lost is not None
 
     def _look(self) -> None:
-        """Take what other threads left: arrivals, then cancels, then the end of service."""
+        """Take what other threads left: a loss, arrivals, then cancels, then the end of service."""
+        if self._told_lost is not None:
+            raise EngineLost(self._told_lost)
         if self._arrivals or self._cancels:
             with self._gate:
                 arrivals, self._arrivals = self._arrivals, []

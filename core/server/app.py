@@ -14,7 +14,7 @@ from pathlib import Path
 from aiohttp import web
 
 from tensorfold.core.drafter_api import HostDrafter
-from tensorfold.core.engine_api import Engine
+from tensorfold.core.engine_api import Engine, Watched
 from tensorfold.core.errors import StartError
 from tensorfold.core.lane_host.host import Host, HostOptions
 from tensorfold.core.lane_host.stream import HostStats
@@ -44,6 +44,8 @@ TEXT_THREADS = 2
 LOOK_SECONDS = 0.25
 # For the last forward to land and the ends to leave; then nothing is waited for.
 LAST_SECONDS = 5.0
+# For /health to say why an engine of several ranks is lost.
+TORN_SECONDS = 2.0
 
 
 def routes() -> list[web.RouteDef]:
@@ -114,6 +116,8 @@ async def serving(
         drafters=drafters,
     )
     metrics.watch(host.stats, host.memory)
+    if isinstance(engine, Watched):
+        engine.watch(host.lose)
     service = Service(
         info=engine.info,
         host=host,
@@ -247,13 +251,15 @@ async def until_over(
 ) -> int:
     """Watch for the end, and give what is in progress its time; the exit code."""
     host, drain = here.service.host, here.service.settings.shutdown_timeout
+    # What is left of a torn engine is of no use to anyone for long.
+    leaving = drain if here.service.info.ranks == 1 else min(drain, TORN_SECONDS)
     while True:
         stats = host.stats()
         status(stats)
         if stats.lost is not None:
-            LOG.error("the engine is lost: %s; leaving in %g s", stats.lost, drain)
+            LOG.error("the engine is lost: %s; leaving in %g s", stats.lost, leaving)
             # Long enough for whoever watches /health to see why.
-            await signalled(signals, drain)
+            await signalled(signals, leaving)
             return 1
         if await signalled(signals, LOOK_SECONDS):
             break

@@ -1,0 +1,244 @@
+"""Sockets between rank 0 and the others: calls out, outcomes back, and a beat both ways.
+
+A frame is four bytes of length and a record table. Whoever is silent too long, or whose socket
+closes, is lost, and with it the engine: on every rank, with the reason.
+"""
+
+from __future__ import annotations
+
+import queue
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tensorfold.core.engine.records import Unreadable, decode, encode
+
+LENGTH_BYTES = 4
+MOST = 256 << 20
+BEAT_SECONDS = 0.5
+SILENT_SECONDS = 3.5
+# A watcher that was itself away so long cannot blame the others for their silence.
+AWAY_SECONDS = 2.0
+READ_BYTES = 1 << 16
+
+OnLost = Callable[[str], None]
+
+
+class Frames:
+    """One end of a socket: frames out from any thread, frames in on one."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.settimeout(SILENT_SECONDS)
+        self.sock = sock
+        self.gate = threading.Lock()
+        self.pending = bytearray()
+        self.heard = time.monotonic()
+
+    def send(self, table: Mapping[str, Any]) -> None:
+        raw = encode(dict(table))
+        assert len(raw) <= MOST, len(raw)
+        with self.gate:
+            self.sock.sendall(len(raw).to_bytes(LENGTH_BYTES, "big") + raw)
+
+    def receive(self) -> list[dict[str, Any]]:
+        """The frames that have come whole; raises `EOFError` once the other end has closed."""
+        read = self.sock.recv(READ_BYTES)
+        if not read:
+            raise EOFError
+        self.heard = time.monotonic()
+        self.pending += read
+        found = []
+        while len(self.pending) >= LENGTH_BYTES:
+            length = int.from_bytes(self.pending[:LENGTH_BYTES], "big")
+            if length > MOST:
+                raise Unreadable(f"a frame of {length} bytes")
+            end = LENGTH_BYTES + length
+            if len(self.pending) < end:
+                break
+            table = decode(bytes(self.pending[LENGTH_BYTES:end]))
+            if not isinstance(table, dict):
+                raise Unreadable("a frame that is no table")
+            found.append(table)
+            del self.pending[:end]
+        return found
+
+    def close(self) -> None:
+        self.sock.close()
+
+
+class Watch:
+    """Tells silence from a watcher's own absence."""
+
+    def __init__(self) -> None:
+        self.looked = time.monotonic()
+
+    def silent(self, *ends: Frames) -> list[Frames]:
+        now = time.monotonic()
+        if now - self.looked > AWAY_SECONDS:
+            for end in ends:
+                end.heard = now
+        self.looked = now
+        return [end for end in ends if now - end.heard > SILENT_SECONDS]
+
+
+class Leader:
+    """Rank 0's ends. `call` sends to all ranks; a thread hears what they say.
+
+    `lost` is why the engine is lost, once it is; whoever `watch`es is told once, on that thread.
+    """
+
+    def __init__(self, ends: Mapping[int, Frames]) -> None:
+        self.ends = dict(ends)
+        self.step = 0
+        self.lost: str | None = None
+        self.gate = threading.Lock()
+        self.outcomes: dict[int, dict[int, str]] = {}
+        self.watcher: OnLost | None = None
+        self.over = threading.Event()
+        self.thread = threading.Thread(target=self.listen, name="ranks", daemon=True)
+        self.thread.start()
+
+    def watch(self, watcher: OnLost) -> None:
+        with self.gate:
+            self.watcher, lost = watcher, self.lost
+        if lost is not None:
+            watcher(lost)
+
+    def call(self, name: str, *args: Any) -> int:
+        """Send a call; its step. A rank that takes nothing is lost."""
+        self.step += 1
+        self.tell({"step": self.step, "call": name, "args": args})
+        return self.step
+
+    def tell(self, table: Mapping[str, Any]) -> None:
+        for rank, end in self.ends.items():
+            try:
+                end.send(table)
+            except OSError as error:
+                self.lose(f"rank {rank} takes no more calls: {error or type(error).__name__}")
+
+    def settle(self, step: int, outcome: str, rank: int = 0) -> None:
+        """Note a rank's outcome of a step; unequal ones lose the engine."""
+        with self.gate:
+            told = self.outcomes.setdefault(step, {})
+            told[rank] = outcome
+            differing = [other for other in told if told[other] != told[min(told)]]
+            if len(told) == 1 + len(self.ends):
+                del self.outcomes[step]
+        if differing:
+            self.lose(f"rank {differing[0]} gave another outcome of step {step}: ranks diverged")
+
+    def lose(self, words: str) -> None:
+        with self.gate:
+            if self.lost is not None or self.over.is_set():
+                return
+            self.lost, watcher = words, self.watcher
+        for end in self.ends.values():
+            try:
+                end.send({"lost": words})
+            except OSError:
+                # It is gone, or will see this end close.
+                continue
+        if watcher is not None:
+            watcher(words)
+
+    def listen(self) -> None:
+        watch, beaten = Watch(), 0.0
+        with selectors.DefaultSelector() as selector:
+            for rank, end in self.ends.items():
+                selector.register(end.sock, selectors.EVENT_READ, (rank, end))
+            while not self.over.is_set() and self.lost is None:
+                for key, _ in selector.select(BEAT_SECONDS / 2):
+                    self.hear(*key.data)
+                now = time.monotonic()
+                if now - beaten > BEAT_SECONDS:
+                    beaten = now
+                    self.tell({"beat": 1})
+                for end in watch.silent(*self.ends.values()):
+                    (rank,) = [rank for rank, own in self.ends.items() if own is end]
+                    self.lose(f"rank {rank} has been silent for {SILENT_SECONDS:g} s")
+
+    def hear(self, rank: int, end: Frames) -> None:
+        try:
+            tables = end.receive()
+        except (EOFError, OSError):
+            self.lose(f"rank {rank} has ended")
+            return
+        except Unreadable as error:
+            self.lose(f"rank {rank} said what cannot be read: {error}")
+            return
+        for table in tables:
+            if "lost" in table:
+                self.lose(f"rank {rank}: {table['lost']}")
+            elif "outcome" in table:
+                self.settle(table["step"], table["outcome"], rank)
+
+    def end(self) -> None:
+        """Let the other ranks go: no call follows."""
+        self.over.set()
+        if self.lost is None:
+            self.tell({"end": 1})
+        if self.thread is not threading.current_thread():
+            self.thread.join()
+        for end in self.ends.values():
+            end.close()
+
+
+class Follower:
+    """Another rank's end. A thread hears rank 0; `next` gives its calls in order.
+
+    `on_lost` is called at most once, on that thread, with the reason.
+    """
+
+    def __init__(self, end: Frames, on_lost: OnLost) -> None:
+        self.frames = end
+        self.on_lost = on_lost
+        self.calls: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self.thread = threading.Thread(target=self.listen, name="rank 0", daemon=True)
+        self.thread.start()
+
+    def next(self) -> dict[str, Any] | None:
+        """The next call, or none when there will be no more."""
+        return self.calls.get()
+
+    def report(self, step: int, outcome: str) -> None:
+        self.frames.send({"step": step, "outcome": outcome})
+
+    def lose(self, words: str) -> None:
+        """Tell rank 0 what this rank is lost of."""
+        self.frames.send({"lost": words})
+
+    def listen(self) -> None:
+        reason = self.heard_to_the_end()
+        self.calls.put(None)
+        if reason is not None:
+            self.on_lost(reason)
+
+    def heard_to_the_end(self) -> str | None:
+        """Hear rank 0 out; why it ended, or none where it said that it does."""
+        watch, beaten = Watch(), 0.0
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.frames.sock, selectors.EVENT_READ)
+            while True:
+                try:
+                    heard = self.frames.receive() if selector.select(BEAT_SECONDS / 2) else []
+                    now = time.monotonic()
+                    if now - beaten > BEAT_SECONDS:
+                        beaten = now
+                        self.frames.send({"beat": 1})
+                except (EOFError, OSError):
+                    return "rank 0 has ended"
+                except Unreadable as error:
+                    return f"rank 0 said what cannot be read: {error}"
+                for table in heard:
+                    if "end" in table:
+                        return None
+                    if "lost" in table:
+                        return str(table["lost"])
+                    if "call" in table:
+                        self.calls.put(table)
+                if watch.silent(self.frames):
+                    return f"rank 0 has been silent for {SILENT_SECONDS:g} s"

@@ -1,0 +1,222 @@
+"""One engine over several ranks: rank 0's calls go to all of them, and each makes them in order.
+
+Rank 0's engine is what the lane host drives. The others make the same calls on their own, and tell
+what came of each; an outcome that differs ends all ranks, since silent divergence is the worst that
+could happen.
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_checkable
+
+from tensorfold.core.backend_api import Place
+from tensorfold.core.engine.link import Follower, Frames, Leader, OnLost
+from tensorfold.core.engine.records import decode, digest, encode
+from tensorfold.core.engine_api import (
+    Engine,
+    Filled,
+    Flight,
+    Landed,
+    Memory,
+    Opened,
+    Opening,
+    Piece,
+    Saved,
+    Window,
+)
+from tensorfold.core.errors import EngineFault, EngineLost, NoRoom, Refused, StartError
+
+if TYPE_CHECKING:
+    from tensorfold.core.engine.group import Group
+
+Result = TypeVar("Result")
+
+# What a call may raise that is an outcome as good as any.
+OUTCOMES = (NoRoom, Refused, EngineFault)
+MEET_SECONDS = 20.0
+TOKEN_BYTES = 32
+# For the reason to arrive by another way than the forward that failed of it.
+REASON_SECONDS = 1.0
+
+
+@runtime_checkable
+class Ranked(Protocol):
+    """An engine that is one of several ranks."""
+
+    group: Group | None
+
+
+class LeadingFlight(Generic[Result]):
+    """A flight of all ranks."""
+
+    def __init__(self, engine: LeadingEngine, step: int, flight: Flight[Result]) -> None:
+        self.engine, self.step, self.flight = engine, step, flight
+
+    def land(self) -> Sequence[Result]:
+        return self.engine.settled(self.step, self.flight.land)
+
+
+class LeadingEngine:
+    """Rank 0's engine, whose calls all ranks make."""
+
+    def __init__(self, engine: Engine, link: Leader) -> None:
+        self.engine = engine
+        self.link = link
+        self.info = engine.info
+
+    def watch(self, watcher: OnLost) -> None:
+        """Tell a watcher, on another thread, once the engine is lost between calls."""
+        self.link.watch(watcher)
+
+    def open(self, opening: Opening) -> Opened:
+        return self.settled(self.call("open", opening), lambda: self.engine.open(opening))
+
+    def fill(self, pieces: Sequence[Piece]) -> Flight[Filled]:
+        step = self.call("fill", tuple(pieces))
+        return LeadingFlight(self, step, self.guarded(step, lambda: self.engine.fill(pieces)))
+
+    def round(self, windows: Sequence[Window]) -> Flight[Landed]:
+        step = self.call("round", tuple(windows))
+        return LeadingFlight(self, step, self.guarded(step, lambda: self.engine.round(windows)))
+
+    def drop(self, saved: Saved) -> None:
+        self.settled(self.call("drop", saved), lambda: self.engine.drop(saved))
+
+    def close(self, stream: int) -> None:
+        self.settled(self.call("close", stream), lambda: self.engine.close(stream))
+
+    def memory(self) -> Memory:
+        return self.engine.memory()
+
+    def shutdown(self) -> None:
+        self.link.end()
+        self.engine.shutdown()
+
+    def call(self, name: str, *args: Any) -> int:
+        if self.link.lost is None:
+            step = self.link.call(name, *args)
+        if self.link.lost is not None:
+            raise EngineLost(self.link.lost)
+        return step
+
+    def settled(self, step: int, work: Callable[[], Result]) -> Result:
+        """Do this rank's part of a call, and compare its outcome with the others'."""
+        result = self.guarded(step, work)
+        self.link.settle(step, digest(result))
+        return result
+
+    def guarded(self, step: int, work: Callable[[], Result]) -> Result:
+        try:
+            return work()
+        except OUTCOMES as error:
+            self.link.settle(step, digest_of(error))
+            raise
+        except RuntimeError as error:
+            # What ranks exchange fails when one of them is gone: its own end says why.
+            self.link.thread.join(REASON_SECONDS)
+            self.link.lose(f"rank 0: {in_words(error)}")
+            raise EngineLost(self.link.lost) from error
+
+
+def digest_of(error: Exception) -> str:
+    return digest((type(error).__name__, str(error)))
+
+
+def in_words(error: BaseException) -> str:
+    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no words'}"
+
+
+def follow(engine: Engine, link: Follower) -> None:
+    """Make rank 0's calls until it ends; raises what ends this rank alone."""
+    while (call := link.next()) is not None:
+        try:
+            outcome = made(engine, call["call"], call["args"])
+        except Exception as error:
+            link.lose(in_words(error))
+            raise
+        link.report(call["step"], outcome)
+    engine.shutdown()
+
+
+def made(engine: Engine, name: str, args: Sequence[Any]) -> str:
+    """Make one call; the hash of its outcome."""
+    calls: dict[str, Callable[..., Any]] = {
+        "open": engine.open,
+        "fill": lambda pieces: engine.fill(pieces).land(),
+        "round": lambda windows: engine.round(windows).land(),
+        "drop": engine.drop,
+        "close": engine.close,
+    }
+    try:
+        return digest(calls[name](*args))
+    except OUTCOMES as error:
+        return digest_of(error)
+
+
+# -- meeting -----------------------------------------------------------------------------------
+
+
+def leading(engine: Engine, place: Place) -> LeadingEngine:
+    """Rank 0's engine, linked to the others. Raises `StartError` where they do not come."""
+    assert isinstance(engine, Ranked), engine
+    assert engine.group is not None, engine
+    return LeadingEngine(engine, lead(engine.group, place.host))
+
+
+def following(engine: Engine, place: Place, on_lost: OnLost) -> Follower:
+    """Another rank's link, for `follow`. Raises `StartError` where rank 0 is not there."""
+    assert isinstance(engine, Ranked), engine
+    assert engine.group is not None, engine
+    return reach(engine.group, place.host, on_lost)
+
+
+def lead(group: Group, host: str) -> Leader:
+    """Rank 0's links to all others, which know its address and a word from the group."""
+    word = secrets.token_bytes(TOKEN_BYTES)
+    with socket.create_server((host, 0)) as server:
+        server.settimeout(MEET_SECONDS)
+        group.exchange(encode((server.getsockname()[1], word)))
+        ends: dict[int, Frames] = {}
+        try:
+            while len(ends) < group.share.ranks - 1:
+                sock, _ = server.accept()
+                rank = greeted(sock, word)
+                if rank is None:
+                    sock.close()
+                else:
+                    ends[rank] = Frames(prompt(sock))
+        except OSError as error:
+            missing = set(range(1, group.share.ranks)) - set(ends)
+            raise StartError(f"rank {min(missing)} did not come: {error}") from None
+    return Leader(ends)
+
+
+def greeted(sock: socket.socket, word: bytes) -> int | None:
+    """The rank that a stranger turns out to be, or none."""
+    sock.settimeout(MEET_SECONDS)
+    try:
+        said = sock.recv(TOKEN_BYTES + 1, socket.MSG_WAITALL)
+    except OSError:
+        return None
+    known = secrets.compare_digest(said[:TOKEN_BYTES], word)
+    return said[TOKEN_BYTES] if known and len(said) == TOKEN_BYTES + 1 else None
+
+
+def reach(group: Group, host: str, on_lost: OnLost) -> Follower:
+    """Another rank's link to rank 0."""
+    port, word = decode(group.exchange(encode(None))[0])
+    try:
+        sock = socket.create_connection((host, port), MEET_SECONDS)
+        sock.sendall(word + bytes([group.share.rank]))
+    except OSError as error:
+        raise StartError(f"rank 0 is not at {host} port {port}: {error}") from None
+    return Follower(Frames(prompt(sock)), on_lost)
+
+
+def prompt(sock: socket.socket) -> socket.socket:
+    """Calls are small, and none waits for the next."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock

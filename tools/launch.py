@@ -1,0 +1,143 @@
+"""The processes of an engine of several ranks: started on this host, or found by their launcher.
+
+Rank 0 is the process that a person starts; it starts the others with its own command and holds a
+pipe to each, whose end tells them that it is gone, however it went. Under `torchrun`, or whatever
+sets the same variables, every process is one rank.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+
+from tensorfold.core.backend_api import Place
+from tensorfold.core.errors import StartError
+from tensorfold.core.settings import Settings
+from tensorfold.core.share import Share
+
+LOOPBACK = "127.0.0.1"
+RANK, RANKS, HOST, PORT = "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"
+VARIABLES = (RANK, RANKS, HOST, PORT)
+# Set by torchrun where its own process answers at that address.
+SERVED = "TORCHELASTIC_USE_AGENT_STORE"
+# Set for the ranks that rank 0 started: their stdin is the pipe.
+TETHERED = "TENSORFOLD_TETHERED"
+LOOK_SECONDS = 0.2
+# For ranks to end by themselves, or for rank 0 to say what they were refused.
+LAST_SECONDS = 2.0
+
+
+def given_place(environ: Mapping[str, str]) -> Place | None:
+    """The place that a launcher gave this process, or none. Raises `StartError`."""
+    if not all(name in environ for name in VARIABLES):
+        return None
+    rank, ranks, port = (number(environ, name) for name in (RANK, RANKS, PORT))
+    if not 0 <= rank < ranks:
+        raise StartError(f"{RANK} is {rank}, and {RANKS} is {ranks}")
+    if ranks == 1:
+        return None
+    return Place(
+        share=Share(rank=rank, ranks=ranks),
+        host=environ[HOST],
+        port=port,
+        served=environ.get(SERVED) == "True",
+    )
+
+
+def number(environ: Mapping[str, str], name: str) -> int:
+    try:
+        return int(environ[name])
+    except ValueError:
+        raise StartError(f"{name} must be a whole number, not {environ[name]!r}") from None
+
+
+def settings_at(settings: Settings, place: Place | None) -> Settings:
+    """The settings with the ranks that a launcher gave. Raises `StartError` where they differ."""
+    if place is None:
+        return settings
+    ranks = place.share.ranks
+    if settings.ranks not in (1, ranks):
+        raise StartError(f"--ranks is {settings.ranks}, and {RANKS} is {ranks}")
+    return replace(settings, ranks=ranks)
+
+
+class Launch:
+    """Rank 0's `place`, and the other ranks that were started for it."""
+
+    def __init__(self, ranks: int) -> None:
+        with socket.create_server((LOOPBACK, 0)) as server:
+            port = server.getsockname()[1]
+            self.children = [start(rank, ranks, port) for rank in range(1, ranks)]
+            # The store that ranks meet at takes the socket over.
+            listener = server.detach()
+        self.place = Place(share=Share(ranks=ranks), host=LOOPBACK, port=port, listener=listener)
+        self.met = threading.Event()
+        self.thread = threading.Thread(target=self.watch, name="launch", daemon=True)
+        self.thread.start()
+
+    def watch(self) -> None:
+        """Until all have met: a rank that ends ends the start, whatever rank 0 waits in."""
+        while not self.met.wait(LOOK_SECONDS):
+            ended = [child for child in self.children if child.poll() is not None]
+            # What all ranks were refused, rank 0 says itself.
+            if ended and not self.met.wait(LAST_SECONDS):
+                rank = self.children.index(ended[0]) + 1
+                words = f"rank {rank} ended before it was ready, with status {ended[0].returncode}"
+                os.write(2, f"tensorfold: {words}\n".encode())
+                os._exit(2)
+
+    def end(self, patience: float = LAST_SECONDS) -> None:
+        """Let the ranks end, for a time; then none is left."""
+        self.met.set()
+        self.thread.join()
+        last = time.monotonic() + patience
+        for child in self.children:
+            try:
+                child.wait(max(0.0, last - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+            assert child.stdin is not None
+            child.stdin.close()
+
+
+@contextmanager
+def launched(ranks: int) -> Iterator[Launch]:
+    """The other ranks of this host; none of them outlives this process."""
+    launch = Launch(ranks)
+    try:
+        yield launch
+    finally:
+        launch.end()
+
+
+def start(rank: int, ranks: int, port: int) -> subprocess.Popen[bytes]:
+    own = {RANK: str(rank), RANKS: str(ranks), HOST: LOOPBACK, PORT: str(port), TETHERED: "1"}
+    return subprocess.Popen(
+        [sys.executable, *sys.orig_argv[1:]],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        env={**os.environ, **own},
+    )
+
+
+def tether(environ: Mapping[str, str]) -> None:
+    """Of a rank that rank 0 started: live as long as it does, and leave signals to it."""
+    if TETHERED not in environ:
+        return
+    for one in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(one, signal.SIG_IGN)
+    threading.Thread(target=end_with_pipe, name="tether", daemon=True).start()
+
+
+def end_with_pipe() -> None:
+    os.read(0, 1)
+    os._exit(1)
