@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tensorfold.core.engine.ordering import Order, Stream
+from tensorfold.core.engine.asking import Stream
+from tensorfold.core.engine.ordering import Order
 from tensorfold.core.engine.packing import Shape
 from tensorfold.core.engine.step import NO_LOGITS, NO_TOKEN
 from tensorfold.core.engine_api import Landed, Piece, TokenLogprob, Window
@@ -99,6 +100,7 @@ def landed(
     reader = Reader(words)
     counts, nexts, faults = (reader.ints(shape.streams) for _ in range(3))
     held = reader.ints(shape.streams) if shape.noisy else [0] * shape.streams
+    needed = reader.ints(shape.drawn) if shape.cut else []
     told = read_logprobs(reader, shape.told, shape.top) if shape.told else None
     drafts = read_drafts(reader, shape, block, order.asks)
     reader.end()
@@ -107,6 +109,7 @@ def landed(
     first = 0
     for place, window in enumerate(windows):
         stream, count = streams[window.stream], counts[place]
+        stream.learn(max(needed[first : first + count], default=0))
         if held[place]:
             results.append(None)
         elif faults[place]:
@@ -155,7 +158,11 @@ def ended(
     shape = order.shape
     reader = Reader(words)
     tokens, faults = reader.ints(shape.drawn), reader.ints(shape.drawn)
-    if shape.noisy and any(reader.ints(shape.drawn)):
+    unsure = reader.ints(shape.drawn) if shape.noisy else []
+    if shape.cut:
+        for piece, needed in zip(pieces, reader.ints(shape.drawn), strict=True):
+            streams[piece.stream].learn(needed)
+    if any(unsure):
         return None
     told = read_logprobs(reader, shape.told, shape.top) if shape.told else None
     drafts = read_drafts(reader, shape, block, order.asks)

@@ -28,9 +28,9 @@ SLACK = 1e-2
 # Colder temperatures draw as this one does: any two different float32 logits are then further apart
 # than any noise, and none of them divided by it is infinite.
 COLDEST = 1e-200
-# First width of the sorted head in which cuts look for their last token, and how it grows.
-HEAD = 256
-GROWTH = 4
+# Widths of the sorted head in which cuts look for their last token: the first one of a row whose
+# top-k bounds it, of any other row, and the ratio of one width to the next.
+HEAD, OPEN_HEAD, GROWTH = 256, 1024, 2
 # Tokens whose exact score is computed, those of the highest bounds.
 CANDIDATES = 16
 
@@ -66,10 +66,24 @@ class Cuts(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """A token a row, and whether more reach could change it (none: surely not)."""
+    """A token a row, and whether more reach could change it (none: surely not).
+
+    needed_S tells how much of the sorted order a row's cuts left, or that it was more than the
+    head; 0 of rows without cuts, none where no row has any.
+    """
 
     token_S: Tensor
-    unsure_S: Tensor | None
+    unsure_S: Tensor | None = None
+    needed_S: Tensor | None = None
+
+
+class Cut(NamedTuple):
+    """Scaled logits with what the cuts take at -infinity, rows whose cut lies beyond the head, and
+    how much of the sorted order was left."""
+
+    scaled_NV: Tensor
+    beyond_N: Tensor
+    needed_N: Tensor
 
 
 def has_cuts(sampling: Sampling) -> bool:
@@ -113,23 +127,31 @@ def draw_rows(
     """One token a row; rows that are not `sound` give any. `steps_V` is `noise.token_steps`."""
     greedy_S = torch.argmax(logits_SV, -1)
     if noisy is None:
-        return Drawn(greedy_S, None)
+        return Drawn(greedy_S)
     whole = noisy.row_N.shape[0] == logits_SV.shape[0]
     logits_NV = logits_SV if whole else logits_SV[noisy.row_N]
-    token_N, unsure_N = best(logits_NV, noisy, cuts, steps_V, reach.within(logits_SV.shape[1]))
-    if not whole:
-        unsure_S = torch.zeros_like(greedy_S, dtype=torch.bool)
-        return Drawn(
-            greedy_S.index_copy(0, noisy.row_N, token_N),
-            unsure_S.index_copy(0, noisy.row_N, unsure_N),
+    found = best(logits_NV, noisy, cuts, steps_V, reach.within(logits_SV.shape[1]))
+    assert found.unsure_S is not None
+    if whole:
+        warm_S = noisy.temperature_N > 0
+        return found._replace(
+            token_S=torch.where(warm_S, found.token_S, greedy_S), unsure_S=found.unsure_S & warm_S
         )
-    warm_S = noisy.temperature_N > 0
-    return Drawn(torch.where(warm_S, token_N, greedy_S), unsure_N & warm_S)
+
+    def spread(part_N: Tensor) -> Tensor:
+        rest_S = torch.zeros_like(greedy_S, dtype=part_N.dtype)
+        return rest_S.index_copy(0, noisy.row_N, part_N)
+
+    return Drawn(
+        greedy_S.index_copy(0, noisy.row_N, found.token_S),
+        spread(found.unsure_S),
+        None if found.needed_S is None else spread(found.needed_S),
+    )
 
 
 def best(
     logits_NV: Tensor, noisy: Noisy, cuts: Cuts | None, steps_V: Tensor, reach: Reach
-) -> tuple[Tensor, Tensor]:
+) -> Drawn:
     """The highest of logit / temperature + noise over what the cuts leave, ties to the lowest id.
 
     A bound that is cheap for the whole vocabulary leaves few tokens whose exact score is needed:
@@ -138,9 +160,10 @@ def best(
     """
     vocab_size = logits_NV.shape[1]
     scaled_NV = logits_NV.double() / noisy.temperature_N.clamp(min=COLDEST)[:, None]
-    short_N: Tensor | None = None
+    made: Cut | None = None
     if cuts is not None:
-        scaled_NV, short_N = cut(logits_NV, scaled_NV, cuts, reach.head)
+        made = cut(logits_NV, scaled_NV, cuts, reach.head)
+        scaled_NV = made.scaled_NV
     bits_NV = noise.token_bits(noisy.key_N, steps_V)
     if reach.candidates >= vocab_size:
         score_NV = scaled_NV + noise.gumbel(bits_NV)
@@ -155,11 +178,12 @@ def best(
         most_N1 = score_NK.amax(-1, keepdim=True)
         token_N = torch.where(score_NK == most_N1, id_NK, vocab_size - 1).amin(-1)
         unsure_N = ~(most_N1[:, 0] > top.values[:, -1])
-    return token_N, unsure_N if short_N is None else unsure_N | short_N
+    if made is None:
+        return Drawn(token_N, unsure_N)
+    return Drawn(token_N, unsure_N | made.beyond_N, made.needed_N)
 
 
-def cut(logits_NV: Tensor, scaled_NV: Tensor, cuts: Cuts, head: int) -> tuple[Tensor, Tensor]:
-    """scaled_NV with what the cuts take at -infinity, and rows whose cut lies beyond the head."""
+def cut(logits_NV: Tensor, scaled_NV: Tensor, cuts: Cuts, head: int) -> Cut:
     vocab_size = logits_NV.shape[1]
     whole = cuts.place_C.shape[0] == logits_NV.shape[0]
     logits_CV = logits_NV if whole else logits_NV[cuts.place_C]
@@ -181,12 +205,16 @@ def cut(logits_NV: Tensor, scaled_NV: Tensor, cuts: Cuts, head: int) -> tuple[Te
     scaled_CV = scaled_CV.masked_fill(out_CV, float("-inf"))
     beyond_C = (kept_C > head) & (cuts.top_p_C < 1) & (reached_CH[:, -1] < mass_C)
     beyond_C |= (kept_C > head) & (kept_C < vocab_size)
+    needed_C = torch.minimum(kept_C, nucleus_C)
+    needed_C = torch.where(needed_C < vocab_size, needed_C, 0)
+    needed_C = torch.where(beyond_C, head + 1, needed_C)
     if whole:
-        return scaled_CV, beyond_C
-    short_N = torch.zeros_like(scaled_NV[:, 0], dtype=torch.bool)
-    return (
-        scaled_NV.index_copy(0, cuts.place_C, scaled_CV),
-        short_N.index_copy(0, cuts.place_C, beyond_C),
+        return Cut(scaled_CV, beyond_C, needed_C)
+    place_C, none_N = cuts.place_C, torch.zeros_like(scaled_NV[:, 0], dtype=torch.int64)
+    return Cut(
+        scaled_NV.index_copy(0, place_C, scaled_CV),
+        none_N.bool().index_copy(0, place_C, beyond_C),
+        none_N.index_copy(0, place_C, needed_C),
     )
 
 

@@ -32,11 +32,12 @@ READ_ROWS = 32
 
 
 class Given(NamedTuple):
-    """What rows gave: token_S, fault_S (0 for none), and unsure_S (none: all are sure)."""
+    """What rows gave: token_S, fault_S (0 for none); unsure_S and needed_S as in `Drawn`."""
 
     token_S: Tensor
     fault_S: Tensor
     unsure_S: Tensor | None
+    needed_S: Tensor | None
 
 
 class Ended(NamedTuple):
@@ -74,6 +75,8 @@ class Step:
         parts = [ended.count_B, ended.next_B, ended.fault_B]
         if ended.held_B is not None:
             parts.append(ended.held_B.long())
+        if given.needed_S is not None:
+            parts.append(given.needed_S)
         if shape.told or shape.asks.asks:
             following_R = following(rows, ended)
             if shape.told:
@@ -99,6 +102,8 @@ class Step:
         parts = [given.token_S, given.fault_S]
         if given.unsure_S is not None:
             parts.append(given.unsure_S.long())
+        if given.needed_S is not None:
+            parts.append(given.needed_S)
         if shape.told:
             parts += told_words(self.tell(logits_SV, given.token_S, f, shape))
         if self.drafting is not None:
@@ -145,7 +150,7 @@ class Step:
         unsure_S = found.unsure_S
         if unsure_S is not None:
             unsure_S = unsure_S & (fault_S == 0)
-        return Given(found.token_S, fault_S, unsure_S)
+        return Given(found.token_S, fault_S, unsure_S, found.needed_S)
 
     def tell(self, logits_SV: Tensor, token_S: Tensor, f: Blocks, shape: Shape) -> Told:
         if shape.told == shape.drawn:

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from tensorfold.core.engine import landing, noise
+from tensorfold.core.engine.asking import Limits, Stream
 from tensorfold.core.engine.drafting import BlockDrafting, Drafting, Place
 from tensorfold.core.engine.group import Group
-from tensorfold.core.engine.ordering import Ordering, Stream
+from tensorfold.core.engine.ordering import Ordering
 from tensorfold.core.engine.packing import Exact, Sizes
 from tensorfold.core.engine.runner import AtOnce, Runner
 from tensorfold.core.engine.state import Kept, Storage
@@ -106,10 +107,14 @@ class TorchEngine:
         self.ordering = Ordering(
             storage=storage,
             sizes=sizes,
-            context=info.context,
-            vocab_size=info.vocab_size,
-            most=info.drafts if self.drafting else 0,
-            block=self.block,
+            limits=Limits(
+                context=info.context,
+                vocab_size=info.vocab_size,
+                mask_bytes=sizes.mask_bytes,
+                most=info.drafts if self.drafting else 0,
+                block=self.block,
+                whole=self.runner.buckets.whole,
+            ),
             buckets=self.runner.buckets,
             staging=self.runner.staging,
         )
@@ -180,8 +185,6 @@ class TorchEngine:
     def fill_again(self, pieces: Sequence[Piece], hidden_RD: Tensor) -> list[landing.Ended]:
         """What pieces give after their hidden rows, every draw reaching the whole vocabulary."""
         self.redone += len(pieces)
-        for piece in pieces:
-            self.streams[piece.stream].look_further()
         order = self.ordering.prompt(self.streams, pieces, exact=True)
         wait = self.runner.run(
             order.words,
@@ -239,8 +242,6 @@ class TorchEngine:
             if held:
                 # Their state is as it was: the same windows again, every draw sure.
                 self.redone += len(held)
-                for window in held:
-                    self.streams[window.stream].look_further()
                 again = iter(self.launch_windows(held, exact=True)())
                 found = [next(again) if one is None else one for one in found]
             return [one for one in found if one is not None]

@@ -131,9 +131,9 @@ def kept(logits: Tensor, one: Sampling, head: int = 10**9) -> list[int]:
         torch.tensor([one.top_p], dtype=torch.float64),
         torch.tensor([one.min_p], dtype=torch.float64),
     )
-    scaled, beyond = sampling.cut(logits[None], logits.double()[None], cuts, min(head, len(logits)))
-    assert not bool(beyond), head
-    return torch.isfinite(scaled[0]).nonzero()[:, 0].tolist()
+    found = sampling.cut(logits[None], logits.double()[None], cuts, min(head, len(logits)))
+    assert not bool(found.beyond_N), head
+    return torch.isfinite(found.scaled_NV[0]).nonzero()[:, 0].tolist()
 
 
 def test_top_k_takes_the_lowest_ids_of_a_tie() -> None:
