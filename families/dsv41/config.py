@@ -7,10 +7,11 @@ mathematics are left alone.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 from tensorfold.core.errors import StartError
+from tensorfold.core.share import Share, units
 from tensorfold.families.common.reader import Reader, end_ids
 from tensorfold.families.dsv41.primes import engram_primes
 
@@ -53,6 +54,9 @@ class Engram:
         return self.orders * len(self.primes[0][0])
 
 
+SHARED = "moe_intermediate_size"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Drafting:
     """The DSpark drafter: its stages, the rows of a block, and where it taps the main model."""
@@ -66,9 +70,33 @@ class Drafting:
     experts_per_token: int
 
 
+class Run(NamedTuple):
+    """The routed experts from id `first` on, in `ranges` that are summed apart."""
+
+    first: int
+    experts: int
+    ranges: int
+
+
+NO_RUN = Run(0, 0, 0)
+
+
+class Held(NamedTuple):
+    """What is held of the sums that ranks share: parts of the inner dimensions of the attention's
+    output and of the shared expert, and experts of the model and of its drafter."""
+
+    output: int
+    shared: int
+    experts: Run
+    draft_experts: Run
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Config:
-    """Sizes and constants of the text model; names follow the checkpoint's keys where they can."""
+    """Sizes and constants of the text model; names follow the checkpoint's keys where they can.
+
+    Of a rank's share, heads and groups are what it holds, as `held` is; the rest is the model's.
+    """
 
     vocab_size: int
     hidden_size: int
@@ -112,6 +140,8 @@ class Config:
     hc_eps: float
     engram: Engram | None
     drafting: Drafting | None
+    # of the sums that ranks share
+    held: Held
 
     def kv_source(self, layer: int) -> int:
         return max(source for source in self.kv_sources if source <= layer)
@@ -272,10 +302,42 @@ def read(raw: Mapping[str, Any], numerics: str = "") -> Config:
         hc_eps=text.positive("hc_eps"),
         engram=read_engram(text, layers) if "engram_layer_ids" in text.values else None,
         drafting=drafting,
+        held=Held(0, 0, NO_RUN, NO_RUN),
     )
     check_sizes(config, text)
     check_sources(config, text)
-    return config
+    return shared(config, Share())
+
+
+def shared(whole: Config, share: Share) -> Config:
+    """The config of a share; raises `StartError` naming the key that cannot be cut for it.
+
+    Heads are cut with their groups, since a group's heads have one product.
+    """
+    groups = share.size(whole.groups, "o_groups")
+    inner = share.size(whole.expert_size, SHARED)
+    share.bounds(whole.vocab_size, "vocab_size")
+    for key, size in ((SHARED, inner), ("o_lora_rank * o_groups", groups * whole.o_rank)):
+        if whole.faithful and size % ROUNDED:
+            raise StartError(
+                f"--ranks is {share.ranks}, and {key} is rounded in blocks of {ROUNDED}, which "
+                f"{size} of it are not"
+            )
+    drafting = whole.drafting
+    held = Held(
+        output=share.parts(groups * whole.o_rank, whole.groups * whole.o_rank, "o_lora_rank"),
+        shared=share.parts(inner, whole.expert_size, SHARED),
+        experts=run_of(whole.experts, share, "n_routed_experts"),
+        draft_experts=(
+            run_of(drafting.experts, share, "dspark_n_routed_experts") if drafting else NO_RUN
+        ),
+    )
+    return replace(whole, heads=whole.heads // whole.groups * groups, groups=groups, held=held)
+
+
+def run_of(experts: int, share: Share, key: str) -> Run:
+    first, last = share.bounds(experts, key)
+    return Run(first, last - first, units(experts) * (last - first) // experts)
 
 
 def check_sizes(config: Config, text: Reader) -> None:

@@ -158,7 +158,7 @@ class Dspark:
         ops, w = self.ops, self.weights
         hidden_RD = self.hidden(rows)
         normed_RD = ops.rms_norm(hidden_RD, w.norm, self.config.norm_eps)
-        base_RV = ops.linear(wide(normed_RD), self.head)
+        base_RV = ops.join(ops.linear(wide(normed_RD), self.head))
         before_B = rows.ids_R[rows.rows_BW[:, 0]]
         tokens, logits, confidence = [], [], []
         for step in range(rows.rows_BW.shape[1]):

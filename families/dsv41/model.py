@@ -126,4 +126,4 @@ class Dsv41:
         """Nothing waits: what rejected rows wrote is written again before it is read."""
 
     def logits(self, hidden_RD: Tensor) -> Tensor:
-        return self.ops.linear(wide(hidden_RD), self.weights.head)
+        return self.ops.join(self.ops.linear(wide(hidden_RD), self.weights.head))

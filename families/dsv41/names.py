@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from math import prod
 from typing import NamedTuple
 
-from tensorfold.core.family_api import TensorSpec
+from tensorfold.core.family_api import CutProduct, TensorSpec
+from tensorfold.core.share import units
 from tensorfold.families.dsv41.config import ROUNDED, Config
 
 # Parts of the release that are not served.
@@ -20,7 +21,7 @@ BYTES = {"F32": 4, "BF16": 2, "F8_E4M3": 1, "F8_E8M0": 1, "I8": 1}
 class Entry(NamedTuple):
     """A tensor of the release: name, safetensors dtype and stored shape; `table` as in
     `TensorSpec`, `read` whether text needs it. `wide` ones are held in float32 in an engine of any
-    format, as those are that are stored so."""
+    format, as those are that are stored so. What ranks cut is said as in `TensorSpec`."""
 
     name: str
     dtype: str
@@ -28,6 +29,9 @@ class Entry(NamedTuple):
     table: bool = False
     read: bool = True
     wide: bool = False
+    axis: int | None = None
+    units: int = 1
+    unit: int | None = None
 
     @property
     def bytes(self) -> int:
@@ -52,6 +56,11 @@ def fp4(config: Config, name: str, rows: int, columns: int) -> Iterator[Entry]:
         yield Entry(name + ".scale", "F8_E8M0", (rows, tiles(columns)))
 
 
+def cut(entries: Iterator[Entry], axis: int, count: int) -> Iterator[Entry]:
+    for entry in entries:
+        yield entry._replace(axis=axis, units=count)
+
+
 def tiles(size: int) -> int:
     return -(-size // ROUNDED)
 
@@ -62,12 +71,14 @@ def attention(config: Config, layer: int | None) -> Iterator[Entry]:
     inner = config.heads * size
     yield from fp8(config, "attn.wq_a", config.q_rank, d)
     yield from bf16("attn.q_norm", config.q_rank)
-    yield from fp8(config, "attn.wq_b", inner, config.q_rank)
+    groups = units(config.groups)
+    yield from cut(fp8(config, "attn.wq_b", inner, config.q_rank), 0, groups)
     yield from fp8(config, "attn.wkv", size, d)
     yield from bf16("attn.kv_norm", size)
-    yield from fp8(config, "attn.wo_a", config.groups * config.o_rank, inner // config.groups)
-    yield from fp8(config, "attn.wo_b", d, config.groups * config.o_rank)
-    yield Entry("attn.attn_sink", "F32", (config.heads,))
+    down = config.groups * config.o_rank
+    yield from cut(fp8(config, "attn.wo_a", down, inner // config.groups), 0, groups)
+    yield from cut(fp8(config, "attn.wo_b", d, down), 1, groups)
+    yield Entry("attn.attn_sink", "F32", (config.heads,), axis=0, units=groups)
     if layer in config.kv_sources:
         assert layer is not None
         gates = config.ratios[layer] > 1
@@ -96,9 +107,13 @@ def moe(config: Config, experts: int) -> Iterator[Entry]:
     yield Entry("ffn.gate.bias", "F32", (experts,))
     if config.quantised:
         yield Entry("ffn" + IMAGE_BIAS, "F32", (experts,), read=False)
+    count = units(experts)
     for expert in range(experts):
-        yield from gated(config, f"ffn.experts.{expert}", True)
-    yield from gated(config, "ffn.shared_experts", False)
+        for entry in gated(config, f"ffn.experts.{expert}", True):
+            yield entry._replace(units=count, unit=expert * count // experts)
+    for entry in gated(config, "ffn.shared_experts", False):
+        axis = 1 if ".w2." in entry.name else 0
+        yield entry._replace(axis=axis, units=units(config.expert_size))
 
 
 def hyper(config: Config) -> Iterator[Entry]:
@@ -146,7 +161,7 @@ def inventory(config: Config) -> Iterator[Entry]:
     """Every text tensor, as the release stores it; a plain checkpoint has the same names."""
     d, vocab = config.hidden_size, config.vocab_size
     yield from bf16("embed", vocab, d)
-    yield from bf16("head", vocab, d)
+    yield from cut(bf16("head", vocab, d), 0, units(vocab))
     yield from bf16("norm", d)
     for layer in range(config.layers):
         parts = (
@@ -162,6 +177,16 @@ def inventory(config: Config) -> Iterator[Entry]:
             yield entry._replace(name=f"mtp.{index}.{entry.name}")
 
 
+def cut_products(config: Config) -> tuple[CutProduct, ...]:
+    inner, vocab = config.expert_size, config.vocab_size
+    heads = config.heads * config.head_size
+    return (
+        CutProduct("linear", config.q_rank, ((heads, units(config.groups)),)),
+        CutProduct("linear", config.hidden_size, ((inner, units(inner)),) * 2),
+        CutProduct("linear", config.hidden_size, ((vocab, units(vocab)),)),
+    )
+
+
 def tensors(config: Config) -> tuple[TensorSpec, ...]:
     """Every tensor that the text model reads, draft stages included."""
     return tuple(
@@ -170,6 +195,9 @@ def tensors(config: Config) -> tuple[TensorSpec, ...]:
             entry.shape,
             entry.table,
             "float32" if entry.wide or entry.dtype == "F32" else "",
+            entry.axis,
+            entry.units,
+            entry.unit,
         )
         for entry in inventory(config)
         if entry.read

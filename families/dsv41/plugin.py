@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tensorfold.core.errors import StartError
 from tensorfold.core.family_api import BlockDrafter, CutProduct, Family, Golden, Model, TensorSpec
 from tensorfold.core.share import Share
 from tensorfold.core.state_spec import StateSpec
@@ -51,10 +50,10 @@ class Dsv41Family:
         return config.drafting is not None
 
     def shared(self, config: configs.Config, share: Share) -> configs.Config:
-        raise StartError(f"--ranks is {share.ranks}: deepseek_v41 runs on one rank")
+        return configs.shared(config, share)
 
     def cut_products(self, config: configs.Config) -> Sequence[CutProduct]:
-        return ()
+        return names.cut_products(config)
 
     def tensors(self, config: configs.Config) -> Sequence[TensorSpec]:
         return names.tensors(config)

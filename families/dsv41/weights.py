@@ -13,9 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tensorfold.core.ops.experts import ranges
 from tensorfold.core.ops.linear_parts import split
-from tensorfold.families.dsv41.config import Config
+from tensorfold.families.dsv41.config import Config, Run
 from tensorfold.families.dsv41.engram import Hashing, Table, hashing
 from tensorfold.families.dsv41.token_map import token_map
 
@@ -158,15 +157,15 @@ def attention(config: Config, take: Take, layer: int | None) -> Attention:
         q_up=take("attn.wq_b.weight"),
         sink_H=take("attn.attn_sink"),
         o_down_GKN=down.transpose(1, 2).contiguous(),
-        o_up=split(take("attn.wo_b.weight")),
+        o_up=split(take("attn.wo_b.weight"), config.held.output),
         compressor=compressor(config, take, layer),
         indexer=index(config, take, layer),
     )
 
 
-def moe(take: Take, experts: int) -> Moe:
+def moe(config: Config, take: Take, run: Run) -> Moe:
     gate_up, down = [], []
-    for expert in range(experts):
+    for expert in range(run.first, run.first + run.experts):
         where = f"ffn.experts.{expert}"
         both = [take(f"{where}.w1.weight"), take(f"{where}.w3.weight")]
         gate_up.append(torch.cat(both).T)
@@ -177,9 +176,11 @@ def moe(take: Take, experts: int) -> Moe:
         bias=take("ffn.gate.bias"),
         gate_up_EDI=torch.stack(gate_up).contiguous(),
         down_EID=torch.stack(down).contiguous(),
-        first=0,
-        parts=ranges(experts),
-        shared=Mlp(torch.cat(shared), split(take("ffn.shared_experts.w2.weight"))),
+        first=run.first,
+        parts=run.ranges,
+        shared=Mlp(
+            torch.cat(shared), split(take("ffn.shared_experts.w2.weight"), config.held.shared)
+        ),
     )
 
 
@@ -200,18 +201,13 @@ def block(config: Config, tensors: Mapping[str, Tensor], where: str, layer: int 
     def take(name: str) -> Tensor:
         return tensors[f"{where}.{name}"]
 
-    drafting = config.drafting
-    if layer is None:
-        assert drafting is not None
-        experts = drafting.experts
-    else:
-        experts = config.experts
+    run = config.held.draft_experts if layer is None else config.held.experts
     return Layer(
         engram=None if layer is None else engram(config, take, layer),
         attention_hyper=hyper(take, "attn"),
         attention=attention(config, take, layer),
         moe_hyper=hyper(take, "ffn"),
-        moe=moe(take, experts),
+        moe=moe(config, take, run),
     )
 
 

@@ -15,6 +15,7 @@ import torch
 from tensorfold.backends.cpu_reference.backend import open_engine
 from tensorfold.core.backend_api import EngineOrder, Place
 from tensorfold.core.engine.torch_engine import TorchEngine
+from tensorfold.core.family_api import Family
 from tensorfold.core.settings import read
 from tensorfold.core.share import Share
 from tests.cpu.driving import CKPT, FAMILY
@@ -68,6 +69,8 @@ def run(pipe: Connection, work: Work, place: Place | None, args: tuple[Any, ...]
         pipe.send((False, traceback.format_exc()))
 
 
-def opened_at(place: Place | None, folder: Path = CKPT, **flags: Any) -> TorchEngine:
+def opened_at(
+    place: Place | None, folder: Path = CKPT, family: Family = FAMILY, **flags: Any
+) -> TorchEngine:
     settings = read(SIZES | flags, {})
-    return open_engine(EngineOrder(settings=settings, folder=folder, family=FAMILY, place=place))
+    return open_engine(EngineOrder(settings=settings, folder=folder, family=family, place=place))
