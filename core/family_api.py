@@ -108,7 +108,13 @@ class Rows(NamedTuple):
 
 
 class Model(Protocol):
-    """A family's model bound to ops, weights and state buffers."""
+    """A family's model bound to ops, weights and state buffers.
+
+    `captures` tells whether a window's forward stays on the device from its first operation to its
+    last, so that it can be captured there.
+    """
+
+    captures: bool
 
     def prompt(self, rows: Rows) -> Tensor:
         """Run prompt rows; returns final-normed hidden rows [R, D] and leaves the state after."""
@@ -132,6 +138,8 @@ class Drafter(Protocol):
 
     def forward(self, rows: Rows, hidden_RD: Tensor) -> Tensor:
         """Rows whose ids_R are the tokens after the model's hidden rows [R, D], one for one.
+
+        The last forward's rows may come again, with other tokens after them.
 
         Returns [R, D], for `logits` of the token after those, and to stand for the next hidden row
         when guesses are chained.
@@ -160,7 +168,8 @@ class BlockDrafter(Protocol):
     block: int
 
     def follow(self, rows: Rows) -> None:
-        """Take in the rows of the model's last forward; rejected ones may be among them."""
+        """Take in the rows of the model's last forward, once or again; rejected ones may be among
+        them."""
         ...
 
     def tokens(self, pending_B: Tensor) -> Tensor:

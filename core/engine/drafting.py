@@ -137,7 +137,7 @@ class Drafting:
             token_A = self.place.draw(
                 logits_AV, asks, asks.position_A[:num] + 1 + step, depth, shape
             )
-            chance_AV = torch.softmax(logits_AV, -1)
+            chance_AV = torch.softmax(logits_AV, -1, dtype=torch.float32)
             tokens.append(token_A)
             chances.append(chance_AV.gather(1, token_A[:, None])[:, 0])
             gained_A = (want_A >= step).long()

@@ -2,9 +2,9 @@
 
 Sizes depend on sizes alone, never on values, and nothing here waits for a device: what a row needs
 beyond `Reach` it reports as unsure, and is drawn again with everything in reach. Whatever sums over
-a vocabulary is done a row at a time, on one shape; whatever runs over many rows at once is
-pointwise or exact. Order of cuts: logit descending then id ascending, top-k, temperature, top-p
-(the token that crosses p stays), min-p: what they leave is always a beginning of that order.
+a vocabulary has one order a width; whatever else runs over many rows at once is pointwise or
+exact. Order of cuts: logit descending then id ascending, top-k, temperature, top-p (the token that
+crosses p stays), min-p: what they leave is always a beginning of that order.
 
 S rows, V vocabulary, N rows drawn with noise, C rows with cuts, M rows with masks, H sorted head,
 T rows whose log-probabilities are told.
@@ -192,7 +192,7 @@ def cut(logits_NV: Tensor, scaled_NV: Tensor, cuts: Cuts, head: int) -> Cut:
     top = torch.topk(rank_CV, head)
     kept_C = torch.where(cuts.top_k_C > 0, cuts.top_k_C.clamp(max=vocab_size), vocab_size)
     scaled_CV = scaled_CV.masked_fill(rank_CV < least(top.values, kept_C)[:, None], float("-inf"))
-    weight_CV, total_C = weights(scaled_CV)
+    weight_CV, total_C = raised(scaled_CV, scaled_CV.amax(-1))
     reached_CH = running_sums(weight_CV.gather(1, top.indices))
     mass_C = cuts.top_p_C * total_C
     # A token stays while those before it do not reach the mass: the one that crosses it stays.
@@ -226,20 +226,40 @@ def least(sorted_CH: Tensor, count_C: Tensor) -> Tensor:
     return torch.where(count_C > head, none, sorted_CH.gather(1, last_C1)[:, 0])
 
 
-def weights(scaled_CV: Tensor) -> tuple[Tensor, Tensor]:
-    """exp(scaled - its highest), [C, V], and each row's sum."""
-    shifted_CV = scaled_CV - scaled_CV.amax(-1, keepdim=True)
-    rows = [torch.exp(shifted_V) for shifted_V in shifted_CV.unbind()]
-    return torch.stack(rows), torch.stack([row.sum() for row in rows])
+def raised(x_SV: Tensor, most_S: Tensor) -> tuple[Tensor, Tensor]:
+    """exp(x - most), [S, V], and each row's sum in an order that the row's width alone fixes.
+
+    The library's sum of one row is that on the CPU; on a device every row would be a launch of its
+    own, and halves are added instead, which is pointwise.
+    """
+    if x_SV.device.type == "cpu":
+        pairs = zip(x_SV.unbind(), most_S.unbind(), strict=True)
+        rows = [torch.exp(x_V - most) for x_V, most in pairs]
+        return torch.stack(rows), torch.stack([row.sum() for row in rows])
+    raised_SV = torch.exp(x_SV - most_S[:, None])
+    return raised_SV, halved_sums(raised_SV)
+
+
+def halved_sums(x_SV: Tensor) -> Tensor:
+    """Each row's sum, one half added to the other until one number is left."""
+    while x_SV.shape[1] > 1:
+        half = (x_SV.shape[1] + 1) // 2
+        over = x_SV.shape[1] - half
+        x_SV = torch.cat([x_SV[:, :over] + x_SV[:, half:], x_SV[:, over:half]], 1)
+    return x_SV[:, 0]
 
 
 def running_sums(x_CH: Tensor) -> Tensor:
-    """Sums of each row's beginnings, in an order that a row's place alone fixes.
+    """Sums of each row's beginnings, in an order that a place alone fixes.
 
-    Libraries cut a device's scan where the number of rows says, so it is written out there.
+    The library's scan is that on the CPU; a device's is cut where the number of rows says, and is
+    written out instead.
     """
-    if x_CH.device.type == "cpu":
-        return x_CH.cumsum(-1)
+    return x_CH.cumsum(-1) if x_CH.device.type == "cpu" else doubled_sums(x_CH)
+
+
+def doubled_sums(x_CH: Tensor) -> Tensor:
+    """Sums of each row's beginnings: of 1, 2, 4 and more places up to each place."""
     step = 1
     while step < x_CH.shape[1]:
         x_CH = torch.cat([x_CH[:, :step], x_CH[:, step:] + x_CH[:, :-step]], 1)
@@ -259,12 +279,7 @@ def tell(logits_TV: Tensor, token_T: Tensor, top: int) -> Told:
     """Log-probabilities of raw logits; alternatives best first, ties to the lowest id."""
     logits_TV = logits_TV.float()
     most_T = logits_TV.amax(-1)
-    total_T = torch.stack(
-        [
-            (logits_V - most).exp().sum().log()
-            for logits_V, most in zip(logits_TV.unbind(), most_T.unbind(), strict=True)
-        ]
-    )
+    total_T = raised(logits_TV, most_T)[1].log()
     own_T1 = logits_TV.gather(1, token_T[:, None])
     if top:
         id_TN = torch.topk(ranks(logits_TV), top).indices

@@ -255,7 +255,7 @@ class TorchEngine:
         wait = self.runner.run(
             order.words,
             lambda words: self.step.round(words, order.shape),
-            None if exact else order.shape,
+            None if exact or not self.model.captures else order.shape,
             lambda: self.ordering.idle(order.shape),
         )
         return lambda: landing.landed(order, wait(), self.streams, windows, self.block)

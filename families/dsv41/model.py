@@ -55,6 +55,11 @@ class Dsv41:
         self.kinds = block.PLAIN
         if compile:
             self.kinds = block.Kinds(*(compile(function) for function in block.PLAIN))
+        # Rows of tables that stay with the host are fetched there in the middle of a forward.
+        self.captures = all(
+            layer.engram is None or layer.engram.table.value_SD.device == weights.embed.device
+            for layer in weights.layers
+        )
         self.names_REC: Tensor | None = None
         self.taps: Tensor | None = None
 

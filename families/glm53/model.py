@@ -26,6 +26,8 @@ class Glm53:
     layers keep until `settle`.
     """
 
+    captures = True
+
     def __init__(
         self,
         config: Config,

@@ -44,3 +44,29 @@ def test_a_row_has_its_tokens_and_log_probabilities_in_any_company(size: int) ->
         for row in range(ROWS):
             own = sampling.draw(logits_SV[row : row + 1].clone(), [mixed[row]], steps_V)
             assert own == [together[row]]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_devices_sums_have_a_rows_bits_in_any_company_and_are_sums(size: int) -> None:
+    generator = torch.Generator().manual_seed(size)
+    x_SV = torch.rand(ROWS, size, generator=generator, dtype=torch.float64)
+    whole_S, begun_SV = sampling.halved_sums(x_SV), sampling.doubled_sums(x_SV)
+    for count in range(1, ROWS + 1):
+        assert torch.equal(sampling.halved_sums(x_SV[:count]), whole_S[:count])
+        assert torch.equal(sampling.doubled_sums(x_SV[:count]), begun_SV[:count])
+    torch.testing.assert_close(whole_S, x_SV.sum(-1), rtol=1e-13, atol=0)
+    torch.testing.assert_close(begun_SV, x_SV.cumsum(-1), rtol=1e-13, atol=0)
+    head = (size + 1) // 2
+    assert torch.equal(sampling.doubled_sums(x_SV[:, :head]), begun_SV[:, :head])
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_rows_told_together_are_told_as_alone(size: int) -> None:
+    generator = torch.Generator().manual_seed(size)
+    logits_TV = torch.randn(ROWS, size, generator=generator) * 4
+    token_T, most = torch.arange(ROWS) % size, min(5, size)
+    together = sampling.tell(logits_TV, token_T, most)
+    for row in range(ROWS):
+        alone = sampling.tell(logits_TV[row : row + 1].clone(), token_T[row : row + 1], most)
+        for part, own in zip(together, alone, strict=True):
+            assert torch.equal(part[row], own[0])
