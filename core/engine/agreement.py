@@ -61,16 +61,22 @@ def sizes_agree(
     generator = torch.Generator().manual_seed(2)
     count = max(most_prompt, BEFORE + 1)
     tokens = torch.randint(0, sizes.vocab_size, (count,), generator=generator).tolist()
-    before = min(BEFORE, sizes.context - 1, most_prompt)
+    before = min(BEFORE, sizes.context - sizes.window_rows, most_prompt)
     prompts = {
         size: prompt_row(model, storage, sizes, tokens[:size])
         for size in prompt_sizes(storage.spec.page, most_prompt)
     }
     rounds = {}
     for size in round_sizes(most_rows):
-        if size <= storage.lanes * sizes.window_rows:
+        if size <= largest_round(storage.lanes, sizes.window_rows):
             rounds[size] = window_row(model, storage, sizes, tokens, before, size)
     return Found(differing(rounds), differing(prompts))
+
+
+def largest_round(lanes: int, window_rows: int) -> int:
+    """Rows of the largest round in which one of several streams has one row; with one lane, the
+    other row is padding."""
+    return 1 + (lanes - 1) * window_rows if lanes > 1 else 2
 
 
 def differing(found: dict[int, tuple[Tensor, ...]]) -> tuple[int, ...]:
@@ -122,9 +128,10 @@ def window_row(
     """
     streams = min(size, storage.lanes)
     counts = [1] + [0] * (streams - 1)
-    for place in range(size - 1):
-        counts[1 + place % (streams - 1) if streams > 1 else 0] += 1
-    seats = [storage.claim(before + count) for count in counts]
+    for place in range(size - 1 if streams > 1 else 0):
+        counts[1 + place % (streams - 1)] += 1
+    claimed = [before + counts[0], *counts[1:]]
+    seats = [storage.claim(count) for count in claimed]
     try:
         own = seats[0]
         model.prompt(built([Run(tokens[:before], own.lane, 0)], storage, sizes, prompt=True))

@@ -16,7 +16,7 @@ from tensorfold.core.ops import Ops
 from tensorfold.core.ops.hc_split import sigmoid
 from tensorfold.core.ops.wide import wide
 from tensorfold.families.glm53.config import GRID, Config
-from tensorfold.families.glm53.plan import Plan
+from tensorfold.families.glm53.plan import Plan, history_sources
 from tensorfold.families.glm53.state import DsaState, KdaState
 from tensorfold.families.glm53.weights import Dsa, Kda
 
@@ -85,8 +85,13 @@ def kda_prompt(
 
 
 def set_history(state: KdaState, u_RC: Tensor, source_BH: Tensor, lane_B: Tensor) -> None:
-    every = torch.cat([state.history_LHC.flatten(0, 1), u_RC])
-    state.history_LHC.index_copy_(0, lane_B, every[source_BH])
+    """source_BH names rows of [history, u]; u may be large, so they are not joined."""
+    kept_SC = state.history_LHC.flatten(0, 1)
+    held = kept_SC.shape[0]
+    old_BHC = kept_SC[source_BH.clamp(max=held - 1)]
+    new_BHC = u_RC[(source_BH - held).clamp(min=0)]
+    history_BHC = torch.where((source_BH < held)[..., None], old_BHC, new_BHC)
+    state.history_LHC.index_copy_(0, lane_B, history_BHC)
 
 
 def kda_window(
@@ -114,16 +119,12 @@ def over_windows(part_R: Tensor, rows_BW: Tensor) -> Tensor:
 
 
 def kda_settle(
-    ops: Ops,
-    state: KdaState,
-    pending: Pending,
-    rows: Rows,
-    accepted_B: Tensor,
-    source_BH: Tensor,
+    config: Config, ops: Ops, state: KdaState, pending: Pending, rows: Rows, accepted_B: Tensor
 ) -> None:
     """Leave the state as after each stream's first accepted_B rows (at least one)."""
     if pending.replay:
         ops.kda_steps(*pending.replay, rows.lane_B, accepted_B, state.state_LHKV)
+    source_BH = history_sources(rows, accepted_B, config.conv - 1)
     set_history(state, pending.u_RC, source_BH, rows.lane_B)
 
 

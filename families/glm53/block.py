@@ -15,9 +15,15 @@ from tensorfold.core.ops import Ops
 from tensorfold.core.ops.experts import clamped_swiglu
 from tensorfold.core.ops.wide import wide
 from tensorfold.families.common.padding import of_real_rows
-from tensorfold.families.glm53.attention import Pending, dsa, kda_prompt, kda_window
+from tensorfold.families.glm53.attention import (
+    Pending,
+    dsa,
+    kda_prompt,
+    kda_settle,
+    kda_window,
+)
 from tensorfold.families.glm53.config import Config
-from tensorfold.families.glm53.plan import Plan
+from tensorfold.families.glm53.plan import Plan, make
 from tensorfold.families.glm53.state import DsaState, KdaState
 from tensorfold.families.glm53.weights import Dsa, Hyper, Kda, Mlp, Moe
 
@@ -30,12 +36,14 @@ def enter(config: Config, ops: Ops, w: Hyper, x_RND: Tensor) -> tuple[Tensor, Te
     return ops.rms_norm(x_RD, w.norm, config.norm_eps), post_RN, comb_RNN
 
 
-def mean_of(x_RND: Tensor) -> Tensor:
-    """The streams' mean [R, D], added in order: a library's sum may follow the number of rows."""
+def leave(config: Config, ops: Ops, norm: Tensor, x_RND: Tensor) -> Tensor:
+    """Final-normed hidden rows [R, D]: the streams' mean, added in order, since a library's sum
+    may follow the number of rows."""
     total_RD = wide(x_RND[:, 0])
     for stream in range(1, x_RND.shape[1]):
         total_RD = total_RD + x_RND[:, stream]
-    return (total_RD * (1 / x_RND.shape[1])).to(x_RND.dtype)
+    mean_RD = (total_RD * (1 / x_RND.shape[1])).to(x_RND.dtype)
+    return ops.rms_norm(mean_RD, norm, config.norm_eps)
 
 
 def mlp(config: Config, ops: Ops, w: Mlp, x_RD: Tensor) -> Tensor:
@@ -104,13 +112,17 @@ def moe_sublayer(
 
 
 class Kinds(NamedTuple):
-    """The functions of every kind of sublayer, as they are or each compiled by itself."""
+    """The functions of every kind of sublayer, and what stands before and after them, as they are
+    or each compiled by itself."""
 
     kda_prompt: Callable[..., Tensor]
     kda_window: Callable[..., tuple[Tensor, Pending]]
     dsa: Callable[..., tuple[Tensor, Tensor]]
     mlp: Callable[..., Tensor]
     moe: Callable[..., Tensor]
+    settle: Callable[..., None]
+    plan: Callable[..., Plan]
+    leave: Callable[..., Tensor]
 
 
 PLAIN = Kinds(
@@ -119,4 +131,7 @@ PLAIN = Kinds(
     dsa=dsa_sublayer,
     mlp=mlp_sublayer,
     moe=moe_sublayer,
+    settle=kda_settle,
+    plan=make,
+    leave=leave,
 )

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from tensorfold.core.family_api import Rows
 from tensorfold.core.ops import Ops
-from tensorfold.families.glm53 import block, plan
-from tensorfold.families.glm53.attention import Pending, kda_settle
+from tensorfold.families.glm53 import block
+from tensorfold.families.glm53.attention import Pending
 from tensorfold.families.glm53.config import Config
 from tensorfold.families.glm53.plan import Plan
 from tensorfold.families.glm53.state import DsaState, KdaState, layer_state
@@ -52,8 +52,8 @@ class Glm53:
         for state in self.state:
             if isinstance(state, DsaState):
                 tail, pool_slots = state.tail_LTE.shape[1], state.pools_SD.shape[0]
-                return plan.make(self.config, rows, tail=tail, pool_slots=pool_slots)
-        return plan.make(self.config, rows, tail=self.config.pool, pool_slots=1)
+                return self.kinds.plan(self.config, rows, tail=tail, pool_slots=pool_slots)
+        return self.kinds.plan(self.config, rows, tail=self.config.pool, pool_slots=1)
 
     def forward(self, rows: Rows) -> Tensor:
         """Final-normed hidden rows [R, D]; KDA state of windows is left pending."""
@@ -74,7 +74,7 @@ class Glm53:
                 x_RND = kinds.moe(config, ops, w.mlp_hyper, w.mlp, made.real_R1, x_RND)
             else:
                 x_RND = kinds.mlp(config, ops, w.mlp_hyper, w.mlp, x_RND)
-        return ops.rms_norm(block.mean_of(x_RND), self.weights.norm, config.norm_eps)
+        return kinds.leave(config, ops, self.weights.norm, x_RND)
 
     def prompt(self, rows: Rows) -> Tensor:
         assert rows.blocks_NT is not None
@@ -85,11 +85,10 @@ class Glm53:
         return self.forward(rows)
 
     def settle(self, rows: Rows, accepted_B: Tensor) -> None:
-        source_BH = plan.history_sources(rows, accepted_B, self.config.conv - 1)
         for index, pending in self.pending.items():
             state = self.state[index]
             assert isinstance(state, KdaState)
-            kda_settle(self.ops, state, pending, rows, accepted_B, source_BH)
+            self.kinds.settle(self.config, self.ops, state, pending, rows, accepted_B)
         self.pending = {}
 
     def logits(self, hidden_RD: Tensor) -> Tensor:

@@ -88,6 +88,25 @@ def test_a_prompt_of_one_size_that_differs_is_named() -> None:
     assert found.checks()["sizes:prompts"] is False
 
 
+@pytest.mark.parametrize(("lanes", "window_rows"), [(1, 1), (1, 4), (2, 8), (3, 2)])
+@pytest.mark.parametrize("name", ["glm53", "dsv41"])
+def test_small_engines_are_looked_at_too(name: str, lanes: int, window_rows: int) -> None:
+    sizes = {"lanes": lanes, "window_rows": window_rows, "context": 64, "chunk_rows": 64}
+    engine = driving.opened(**sizes) if name == "glm53" else engines.opened("plain", **sizes)
+    widths: list[int] = []
+
+    def widest(kind: str, rows: Any) -> bool:
+        return False
+
+    class Watching(Following):
+        def window(self, rows: Any) -> Tensor:
+            widths.append(rows.rows_BW.shape[1])
+            return super().window(rows)
+
+    assert found_of(engine, Watching(engine.model, widest)) == Found((), ())
+    assert max(widths, default=1) <= window_rows
+
+
 def test_the_sizes_that_are_looked_at() -> None:
     assert round_sizes(64) == [2, 4, 8, 16, 32, 64]
     assert round_sizes(40) == [2, 4, 8, 16, 32]
