@@ -261,6 +261,8 @@ def measure_long(bench: Bench, engine: TorchEngine, floors: Floors) -> None:
     figures, options = bench.figures, bench.options
     lives: list[rounds.Live] = []
     try:
+        # The first one warms up.
+        engine.close(rounds.begun(engine, 299, options.long, ROOM)[0].stream)
         live, seconds = rounds.begun(engine, 300, options.long, ROOM)
         lives.append(live)
         figures.add_prompt(options.long, seconds, floors.prompt_operations(0, options.long))

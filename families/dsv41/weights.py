@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from tensorfold.core.ops.linear_parts import split
+from tensorfold.families.common.stacking import stacked
 from tensorfold.families.dsv41.config import Config, Run
 from tensorfold.families.dsv41.engram import Hashing, Table, hashing
 from tensorfold.families.dsv41.token_map import token_map
@@ -164,18 +165,20 @@ def attention(config: Config, take: Take, layer: int | None) -> Attention:
 
 
 def moe(config: Config, take: Take, run: Run) -> Moe:
-    gate_up, down = [], []
-    for expert in range(run.first, run.first + run.experts):
+    def gate_up(expert: int) -> Tensor:
         where = f"ffn.experts.{expert}"
-        both = [take(f"{where}.w1.weight"), take(f"{where}.w3.weight")]
-        gate_up.append(torch.cat(both).T)
-        down.append(take(f"{where}.w2.weight").T)
+        return torch.cat([take(f"{where}.w1.weight"), take(f"{where}.w3.weight")]).T
+
+    def down(expert: int) -> Tensor:
+        return take(f"ffn.experts.{expert}.w2.weight").T
+
+    experts = range(run.first, run.first + run.experts)
     shared = [take("ffn.shared_experts.w1.weight"), take("ffn.shared_experts.w3.weight")]
     return Moe(
         router=take("ffn.gate.weight"),
         bias=take("ffn.gate.bias"),
-        gate_up_EDI=torch.stack(gate_up).contiguous(),
-        down_EID=torch.stack(down).contiguous(),
+        gate_up_EDI=stacked(experts, gate_up),
+        down_EID=stacked(experts, down),
         first=run.first,
         parts=run.ranges,
         shared=Mlp(

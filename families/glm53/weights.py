@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from tensorfold.core.ops.linear_parts import split
+from tensorfold.families.common.stacking import stacked
 from tensorfold.families.glm53.config import Config
 from tensorfold.families.glm53.names import PREFIX
 
@@ -168,18 +169,20 @@ def mlp(take: Take, where: str, parts: int) -> Mlp:
 
 
 def moe(config: Config, take: Take) -> Moe:
-    gate_up, down = [], []
-    held = config.held
-    for expert in range(held.first, held.first + held.experts):
+    def gate_up(expert: int) -> Tensor:
         where = f"mlp.experts.{expert}"
-        both = [take(f"{where}.gate_proj.weight"), take(f"{where}.up_proj.weight")]
-        gate_up.append(torch.cat(both).T)
-        down.append(take(f"{where}.down_proj.weight").T)
+        return torch.cat([take(f"{where}.gate_proj.weight"), take(f"{where}.up_proj.weight")]).T
+
+    def down(expert: int) -> Tensor:
+        return take(f"mlp.experts.{expert}.down_proj.weight").T
+
+    held = config.held
+    experts = range(held.first, held.first + held.experts)
     return Moe(
         router=take("mlp.gate.weight"),
         bias=take("mlp.gate.e_score_correction_bias"),
-        gate_up_EDI=torch.stack(gate_up).contiguous(),
-        down_EID=torch.stack(down).contiguous(),
+        gate_up_EDI=stacked(experts, gate_up),
+        down_EID=stacked(experts, down),
         first=held.first,
         parts=held.ranges,
         shared=mlp(take, "mlp.shared_experts", held.shared),
