@@ -54,7 +54,13 @@ def shares_hold(
     candidate: Candidate,
     calls: Sequence[Call],
 ) -> bool | None:
-    """Whether a candidate gives shares the whole's bits; none where ranks cut nothing of its op."""
+    """Whether a candidate gives shares the whole's bits; none where ranks cut nothing of its op.
+
+    A kernel of a device's own has one arithmetic for all shapes, and is not asked; on a CPU every
+    form rests on library products, fixed tiles too.
+    """
+    if not candidate.library and calls[0].args[0].device.type != "cpu":
+        return None
     counts = counts_of(products)
     own_products = [product for product in products if product.op == name]
     if not products or not (own_products or name in CUTS):
@@ -90,7 +96,7 @@ def shares_keep_bits(call: Call, run: Run, ranks: int, counts: Sequence[int]) ->
     if call.name in EXPERTS:
         held = whole[3].shape[0]
         whole[-2:] = [0, call.args[-1] * ranks]
-    wanted = given(cut, run, list(map(own, whole)))
+    wanted = given(cut, run, with_own(whole, cut.written))
     unit, axis = (1, 0) if call.name == "linear_parts" else next(iter(cut.axes.items()))
     size = whole[-1] if call.name in EXPERTS else whole[unit].shape[axis]
     for count in counts:
@@ -100,9 +106,10 @@ def shares_keep_bits(call: Call, run: Run, ranks: int, counts: Sequence[int]) ->
         for rank in range(count):
             share = Share(rank=rank, ranks=count)
             args = [
-                narrowed(arg, cut.axes[place], share) if place in cut.axes else own(arg)
+                narrowed(arg, cut.axes[place], share) if place in cut.axes else arg
                 for place, arg in enumerate(whole)
             ]
+            args = with_own(args, cut.written)
             if call.name in EXPERTS:
                 args[-2:] = [held * rank // count, size // count]
             found.append(given(cut, run, args))
@@ -117,9 +124,9 @@ def given(cut: Cut, run: Run, args: list[Any]) -> tuple[Tensor, ...]:
     return found if cut.written is None else (*found, args[cut.written])
 
 
-def own(arg: Any) -> Any:
-    """A copy: some arguments are written."""
-    return arg.clone() if isinstance(arg, Tensor) else arg
+def with_own(args: Sequence[Any], written: int | None) -> list[Any]:
+    """The arguments, with a copy of the one that is written."""
+    return [arg.clone() if place == written else arg for place, arg in enumerate(args)]
 
 
 def narrowed(arg: Tensor, axis: int, share: Share) -> Tensor:
