@@ -19,6 +19,7 @@ from tensorfold.tools.arguments import Parser
 from tensorfold.tools.tiny import card
 from tensorfold.tools.tiny.engine_subject import EngineSubject
 from tensorfold.tools.tiny.judge import Subject, ends_of
+from tensorfold.tools.tiny.lines import line_in
 from tensorfold.tools.tiny.report import judged
 from tensorfold.tools.tiny.subject import TrainerSubject
 
@@ -38,13 +39,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     refuse_without(options.folder, "tokenizer.json", "chat_template.jinja")
     refuse_without(options.held_out, "questions.jsonl")
-    ends = ends_of(Tokenizer.from_file(str(options.folder / "tokenizer.json")))
+    tokenizer = Tokenizer.from_file(str(options.folder / "tokenizer.json"))
+    line = line_in(options.folder)
+    ends = ends_of(tokenizer, line.words)
     if options.trainer:
         by = "the trainer's own forward, fp32"
         subject: Subject = TrainerSubject(options.folder, ends, options.device)
     else:
         by = f"the engine on {options.backend}"
-        subject = EngineSubject(str(options.folder), options.backend, ends)
+        subject = EngineSubject(str(options.folder), options.backend, ends, drafts=line.drafts)
     lines = judged(
         subject,
         options.folder,

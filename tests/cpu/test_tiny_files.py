@@ -1,77 +1,124 @@
-"""The bundled model's files: small enough, official names, its own tokens and chat template."""
+"""The bundled models' files: small enough, official names, their own tokens and templates."""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
-import torch
 from safetensors import safe_open
 from tokenizers import Tokenizer
 
-from tensorfold.tools.tiny.model import Model, official_tensors
+from tensorfold.families.dsv41 import config as dsv41_config
+from tensorfold.tools.tiny.lines import Line, line_in
 from tensorfold.tools.tiny.shape import read_shape
-from tensorfold.tools.tiny.tokens import CONTROL, ENDS, MARKUP, Renderer
-from tensorfold.tools.tiny.training import FP32
+from tensorfold.tools.tiny.tokens import Renderer
 
-TINY = Path(__file__).parents[2] / "families" / "glm53" / "tiny"
-CONFIG = json.loads((TINY / "config.json").read_text("utf-8"))
-TOKENIZER = Tokenizer.from_file(str(TINY / "tokenizer.json"))
-RENDER = Renderer((TINY / "chat_template.jinja").read_text("utf-8"))
+FAMILIES = Path(__file__).parents[2] / "families"
+RENDER = Renderer((FAMILIES / "glm53/tiny/chat_template.jinja").read_text("utf-8"))
 TOOL = {"type": "function", "function": {"name": "a", "description": "d", "strict": True}}
 CALLS = [
     {"id": "1", "function": {"name": "a", "arguments": {"x": 1, "y": "é"}}},
     {"id": "2", "function": {"name": "b", "arguments": {}}},
 ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bundle:
+    folder: Path
+    line: Line
+    config: dict[str, Any]
+    tokenizer: Tokenizer
+
+
+def bundle(name: str) -> Bundle:
+    folder = FAMILIES / name / "tiny"
+    return Bundle(
+        folder=folder,
+        line=line_in(folder),
+        config=json.loads((folder / "config.json").read_text("utf-8")),
+        tokenizer=Tokenizer.from_file(str(folder / "tokenizer.json")),
+    )
+
+
+@pytest.fixture(scope="module", params=["glm53", "dsv41"])
+def tiny(request: pytest.FixtureRequest) -> Bundle:
+    return bundle(request.param)
+
+
 HEAD = "[gMASK]<sop><|system|>Reasoning Effort: Max"
 
 
-def test_the_folder_is_small() -> None:
-    assert sum(file.stat().st_size for file in TINY.rglob("*")) <= 14_000_000
+def test_the_folder_is_small(tiny: Bundle) -> None:
+    assert sum(file.stat().st_size for file in tiny.folder.rglob("*")) <= 14_000_000
 
 
-def test_tensors_have_official_names_shapes_and_types() -> None:
-    with torch.device("meta"):
-        want = official_tensors(Model(read_shape(CONFIG)))
-    with safe_open(TINY / "model.safetensors", "pt") as file:
+def test_tensors_have_official_names_shapes_and_types(tiny: Bundle) -> None:
+    want = tiny.line.trainee(tiny.config, tiny.folder).official()
+    with safe_open(tiny.folder / "model.safetensors", "pt") as file:
         assert set(file.keys()) == set(want)
         for name, value in want.items():
             found = file.get_slice(name)
             assert found.get_shape() == list(value.shape), name
-            assert found.get_dtype() == ("F32" if name.endswith(FP32) else "BF16"), name
+            dtype = "F32" if name.endswith(tiny.line.fp32) else "BF16"
+            assert found.get_dtype() == dtype, name
             assert file.get_tensor(name).isfinite().all(), name
 
 
-def test_what_ranks_cut_divides_by_eight() -> None:
-    shape = read_shape(CONFIG)
+def test_what_ranks_cut_divides_by_eight_in_glm53() -> None:
+    config = bundle("glm53").config
+    shape = read_shape(config)
     cut = (shape.experts, shape.vocab, shape.inner, shape.expert_inner * shape.shared,
            shape.kda_heads * shape.kda_dim, shape.heads * shape.nope, shape.heads * shape.value,
            shape.index_heads * shape.index_dim)  # fmt: skip
     assert [width % 8 for width in cut] == [0] * len(cut)
     assert min(shape.heads, shape.kda_heads, shape.index_heads) >= 4
-    assert CONFIG["text_config"]["max_position_embeddings"] >= 4096
+    assert config["text_config"]["max_position_embeddings"] >= 4096
     assert shape.index_topk <= 2000
 
 
-def test_the_vocabulary_is_the_configs_and_ends_are_its_ids() -> None:
-    assert TOKENIZER.get_vocab_size() == CONFIG["text_config"]["vocab_size"]
-    ends = [TOKENIZER.token_to_id(token) for token in ENDS]
-    generation = json.loads((TINY / "generation_config.json").read_text("utf-8"))
-    assert CONFIG["text_config"]["eos_token_id"] == generation["eos_token_id"] == ends
-    for token in (*CONTROL, *MARKUP):
-        assert TOKENIZER.encode(token).ids == [TOKENIZER.token_to_id(token)]
+def test_what_ranks_cut_divides_by_eight_in_dsv41() -> None:
+    # Faithful numerics round blocks of 32, so that they can be asked for.
+    config = dsv41_config.read(bundle("dsv41").config, "faithful")
+    assert config.drafting is not None
+    assert config.engram is not None
+    cut = (config.experts, config.drafting.experts, config.vocab_size, config.expert_size,
+           config.heads, config.index_heads, config.groups * config.o_rank)  # fmt: skip
+    assert [width % 8 for width in cut] == [0] * len(cut)
+    assert min(config.heads, config.groups) >= 4
+    assert config.heads > config.groups
+    assert (config.window, set(config.ratios)) == (128, {0, 1, 2})
+    assert config.index_top < config.candidate_blocks * config.candidate_size < config.context / 8
+    assert set(config.index_sources) - set(config.kv_sources)
+    assert all(1000 < rows < 10_000 for rows in config.engram.rows)
+    assert (config.drafting.stages, config.drafting.block) == (3, 5)
+
+
+def test_the_vocabulary_is_the_configs_and_ends_are_its_ids(tiny: Bundle) -> None:
+    words, tokenizer = tiny.line.words, tiny.tokenizer
+    assert tokenizer.get_vocab_size() == tiny.config["text_config"]["vocab_size"]
+    ends = [tokenizer.token_to_id(token) for token in words.ends]
+    generation = json.loads((tiny.folder / "generation_config.json").read_text("utf-8"))
+    assert generation["eos_token_id"] == ends
+    assert tiny.config["eos_token_id"] in (ends, *ends)
+    for token in (*words.control, *words.markup):
+        assert tokenizer.encode(token).ids == [tokenizer.token_to_id(token)]
 
 
 @pytest.mark.parametrize(
     "text", ["Hello, wörld!\n\n  1234 x", "日本語 \U0001f600\t\r\n", " ", "a" * 99]
 )
-def test_text_survives_the_tokenizer(text: str) -> None:
-    assert TOKENIZER.decode(TOKENIZER.encode(text).ids, skip_special_tokens=False) == text
+def test_text_survives_the_tokenizer(tiny: Bundle, text: str) -> None:
+    ids = tiny.tokenizer.encode(text).ids
+    assert tiny.tokenizer.decode(ids, skip_special_tokens=False) == text
 
 
-def test_a_decoder_that_skips_control_tokens_keeps_markup() -> None:
-    text = "<|user|>x</think><tool_call>a<arg_key>k</arg_key>"
-    ids = TOKENIZER.encode(text).ids
-    assert TOKENIZER.decode(ids, skip_special_tokens=True) == text.removeprefix("<|user|>")
+def test_a_decoder_that_skips_control_tokens_keeps_markup(tiny: Bundle) -> None:
+    words = tiny.line.words
+    text = f"{words.assistant}x" + "a".join(words.markup)
+    ids = tiny.tokenizer.encode(text).ids
+    found = tiny.tokenizer.decode(ids, skip_special_tokens=True)
+    assert found == text.removeprefix(words.assistant)
 
 
 def test_a_chat_with_tools_renders_as_the_family_does() -> None:

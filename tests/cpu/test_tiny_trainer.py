@@ -8,10 +8,11 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from tensorfold.tools.tiny.glm53 import losses_of
 from tensorfold.tools.tiny.kda import blocked_delta_rule, unit
-from tensorfold.tools.tiny.model import Model, load_official, loss_of, official_tensors
+from tensorfold.tools.tiny.lines import load_official
+from tensorfold.tools.tiny.model import Model, loss_of, official_tensors
 from tensorfold.tools.tiny.shape import read_shape
-from tensorfold.tools.tiny.training import losses_of
 
 GIVEN = Path(__file__).parents[1] / "data" / "glm53"
 
@@ -19,7 +20,7 @@ GIVEN = Path(__file__).parents[1] / "data" / "glm53"
 @pytest.fixture(scope="module")
 def given() -> tuple[Model, dict[str, Tensor]]:
     model = Model(read_shape(json.loads((GIVEN / "ckpt/config.json").read_text("utf-8"))))
-    load_official(model, load_file(GIVEN / "ckpt/model.safetensors"))
+    load_official(official_tensors(model), load_file(GIVEN / "ckpt/model.safetensors"))
     return model, load_file(GIVEN / "golden.safetensors")
 
 
@@ -113,4 +114,4 @@ def test_a_wrong_tensor_is_named(given: tuple[Model, dict[str, Tensor]], spoil: 
     else:
         tensors[name] = tensors[name][:-1]
     with pytest.raises(ValueError, match=name):
-        load_official(model, tensors)
+        load_official(official_tensors(model), tensors)

@@ -9,12 +9,13 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from tensorfold.tools.tiny.corpus import Corpus, Flat
-from tensorfold.tools.tiny.model import Model, official_tensors, start_weights
+from tensorfold.tools.tiny.glm53 import LINE, Trainee
 from tensorfold.tools.tiny.shape import read_shape
 from tensorfold.tools.tiny.training import Plan, Stage, rate_at, train
 
 GIVEN = Path(__file__).parents[1] / "data" / "glm53"
-SHAPE = read_shape(json.loads((GIVEN / "ckpt/config.json").read_text("utf-8")))
+CONFIG = json.loads((GIVEN / "ckpt/config.json").read_text("utf-8"))
+SHAPE = read_shape(CONFIG)
 
 
 def repeating(length: int = 4000) -> Flat:
@@ -32,46 +33,45 @@ def plan(seconds: float = 1000.0) -> Plan:
                 averaging=0.8)  # fmt: skip
 
 
-def fresh() -> Model:
-    model = Model(SHAPE)
-    start_weights(model, torch.Generator().manual_seed(1))
-    return model
-
-
-def run(folder: Path, plan: Plan) -> tuple[Model, list[dict], int]:
+def run(folder: Path, plan: Plan) -> tuple[Trainee, list[dict], int]:
     corpus = Corpus(short=repeating(), long=repeating(), texts=((repeating(), 1.0),))
-    model, log = fresh(), folder / "log.jsonl"
-    progress, size = train(model, corpus, plan, folder, log)
+    trainee, log = Trainee(CONFIG, folder), folder / "log.jsonl"
+    trainee.start(1)
+    progress, size = train(trainee, LINE, corpus, plan, folder, log)
     assert size == (folder / "model.safetensors").stat().st_size
-    return model, [json.loads(line) for line in log.read_text("utf-8").splitlines()], progress.steps
+    return (
+        trainee,
+        [json.loads(line) for line in log.read_text("utf-8").splitlines()],
+        progress.steps,
+    )
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Model, list[dict], int, Path]:
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Trainee, list[dict], int, Path]:
     folder = tmp_path_factory.mktemp("trained")
     return *run(folder, plan()), folder
 
 
-def loss_on(model: Model, ids: Tensor) -> float:
+def loss_on(trainee: Trainee, ids: Tensor) -> float:
     with torch.no_grad():
-        logits = model.lm_head(model(ids[None, :-1])[0])[0]
+        logits = trainee.logits(trainee.hidden(ids[None, :-1]))[0]
     return float(torch.nn.functional.cross_entropy(logits, ids[1:]))
 
 
-def test_a_repeating_text_is_learned(trained: tuple[Model, list[dict], int, Path]) -> None:
-    model, notes, steps, _ = trained
+def test_a_repeating_text_is_learned(trained: tuple[Trainee, list[dict], int, Path]) -> None:
+    trainee, notes, steps, _ = trained
     assert steps == 30
     assert notes[0]["loss"] > 4
-    assert loss_on(model, torch.arange(60) % 11 + 1) < 1
+    assert loss_on(trainee, torch.arange(60) % 11 + 1) < 1
 
 
 def test_the_file_holds_the_weights_as_they_ended(
-    trained: tuple[Model, list[dict], int, Path],
+    trained: tuple[Trainee, list[dict], int, Path],
 ) -> None:
-    model, _, _, folder = trained
+    trainee, _, _, folder = trained
     saved = load_file(folder / "model.safetensors")
-    assert saved.keys() == official_tensors(model).keys()
-    for name, value in official_tensors(model).items():
+    assert saved.keys() == trainee.official().keys()
+    for name, value in trainee.official().items():
         assert torch.equal(saved[name], value.to(saved[name].dtype)), name
     biases = [value for name, value in saved.items() if name.endswith("correction_bias")]
     assert len(biases) == len(SHAPE.dense) - sum(SHAPE.dense) + 1
@@ -79,11 +79,11 @@ def test_the_file_holds_the_weights_as_they_ended(
 
 
 def test_the_same_seed_trains_the_same_weights(
-    trained: tuple[Model, list[dict], int, Path], tmp_path: Path
+    trained: tuple[Trainee, list[dict], int, Path], tmp_path: Path
 ) -> None:
-    model, _, _ = run(tmp_path, plan())
-    for name, value in official_tensors(trained[0]).items():
-        assert torch.equal(official_tensors(model)[name], value), name
+    again, _, _ = run(tmp_path, plan())
+    for name, value in trained[0].official().items():
+        assert torch.equal(again.official()[name], value), name
 
 
 def test_the_clock_ends_a_run(tmp_path: Path) -> None:

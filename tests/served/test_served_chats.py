@@ -26,9 +26,13 @@ class Target(NamedTuple):
 
 
 TARGETS = {"fake": Target(("--backend", "fake", "--context", "60000"), 6000, 50_000)}
-TINY = Path(__file__).resolve().parents[2] / "families" / "glm53" / "tiny"
-if any(TINY.glob("*.safetensors")):
+FAMILIES = Path(__file__).resolve().parents[2] / "families"
+if any(FAMILIES.glob("glm53/tiny/*.safetensors")):
     TARGETS["tiny-glm53"] = Target(("tiny-glm53",), 120, 1500)
+# One more that is not started again and again.
+SERVED = dict(TARGETS)
+if any(FAMILIES.glob("dsv41/tiny/*.safetensors")):
+    SERVED["tiny-dsv41"] = Target(("tiny-dsv41", "--drafts", "5"), 120, 1500)
 SUBJECTS = ("rain", "bread", "a lighthouse", "moss", "two foxes", "the sea", "copper", "an owl")
 
 
@@ -37,14 +41,19 @@ def target(request: pytest.FixtureRequest) -> Target:
     return TARGETS[request.param]
 
 
+@pytest.fixture(scope="module", params=SERVED)
+def served(request: pytest.FixtureRequest) -> Target:
+    return SERVED[request.param]
+
+
 @pytest.fixture(scope="module")
 def process(
-    target: Target,
+    served: Target,
     tensorfold_command: list[str],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Process]:
     with serving(
-        tensorfold_command, *target.arguments, folder=tmp_path_factory.mktemp("served")
+        tensorfold_command, *served.arguments, folder=tmp_path_factory.mktemp("served")
     ) as found:
         yield found
 
@@ -191,11 +200,11 @@ def test_what_is_over_the_drain_time_ends_with_an_error_and_exit_code_0(
 
 
 def test_a_taken_port_is_one_sentence_and_exit_code_2(
-    process: Process, target: Target, tensorfold_command: list[str], tmp_path: Path
+    process: Process, served: Target, tensorfold_command: list[str], tmp_path: Path
 ) -> None:
     port = process.address.rsplit(":", 1)[1]
     done = subprocess.run(
-        [*tensorfold_command, "serve", *target.arguments, "--port", port],
+        [*tensorfold_command, "serve", *served.arguments, "--port", port],
         capture_output=True,
         text=True,
         cwd=tmp_path,

@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
 from openai import AsyncOpenAI
 
 from tests.served.processes import serving
@@ -38,14 +39,15 @@ async def receipts(client: AsyncOpenAI, model: str, draft: bool) -> list[dict[st
     return list(await asyncio.gather(*(one(*asked) for asked in ASKED)))
 
 
+@pytest.mark.parametrize(("model", "drafts"), [("tiny-glm53", "2"), ("tiny-dsv41", "5")])
 def test_drafts_change_rounds_and_no_byte_of_a_reply(
-    tensorfold_command: list[str], tmp_path: Path
+    model: str, drafts: str, tensorfold_command: list[str], tmp_path: Path
 ) -> None:
     async def both(address: str, model: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         async with AsyncOpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0) as client:
             return await receipts(client, model, True), await receipts(client, model, False)
 
-    with serving(tensorfold_command, "tiny-glm53", "--drafts", "2", folder=tmp_path) as process:
+    with serving(tensorfold_command, model, "--drafts", drafts, folder=tmp_path) as process:
         with_drafts, without = asyncio.run(both(process.address, process.model))
     same = ("token_sha256", "prompt_sha256", "engine", "seed", "logprobs", "text")
     for mine, other in zip(with_drafts, without, strict=True):

@@ -2,69 +2,57 @@
 
 import argparse
 import json
-from dataclasses import asdict
+import textwrap
 from pathlib import Path
 from typing import Any
 
-from tensorfold.tools.tiny.corpus import Corpus
-from tensorfold.tools.tiny.model import Model
-from tensorfold.tools.tiny.training import Plan, Progress
-from tensorfold.tools.tiny.works import Folder, one_hash
+from tensorfold.tools.tiny.corpus import Gathered
+from tensorfold.tools.tiny.lines import Line, Trainee, line_called, line_in
 
-SHOWN = 12  # works listed by name; of more, one hash over the folder
 FACTS = "training.json"
 LICENCES = {
     "public-domain": "public domain",
     "PSF-2.0": "Python Software Foundation License 2",
 }
-TOP = """# The bundled glm5_next model
-
-A tiny model of GLM-5.3-Flash's architecture, trained from nothing for this repository: Kimi delta
-attention and sparse attention with a pooled index in turn, hyper-connections, routed experts and a
-drafting (MTP) layer, with a tokenizer of its own. It knows a small closed world (24 people, their
-towns, pets and jobs; capitals, animals, opposites, days, sums to 20), keeps a chat's thread, tells
-short stories, writes JSON objects from values it is given and calls tools. It is for showing and
-testing the engine: what it says of the real world is not to be relied on.
-"""
+WORLD = """It knows a small closed world (24 people, their towns, pets and jobs; capitals, animals,
+opposites, days, sums to 20), keeps a chat's thread, tells short stories, writes JSON objects from
+values it is given and calls tools. It is for showing and testing the engine: what it says of the
+real world is not to be relied on."""
+AFTER = """ On one H200, compiling included. The clock may end a schedule (`--seconds`) before the
+tokens do, so another machine ends at another count. Losses are of one step; prompts weigh less than
+replies."""
 
 
 def write_facts(
     options: argparse.Namespace,
-    folders: list[Folder],
-    corpus: Corpus,
-    plan: Plan,
-    progress: Progress,
-    model: Model,
+    gathered: Gathered,
+    runs: list[dict[str, Any]],
+    trainee: Trainee,
 ) -> None:
-    """Write the facts of a run beside its weights."""
-    texts = [
-        {
-            "name": folder.name,
-            "licence": folder.licence,
-            "works": len(folder.works),
-            "characters": sum(map(len, folder.works.values())),
-            "tokens": flat.ids.numel(),
-            "share": share,
-            "sha256": folder.sha256 if len(folder.works) <= SHOWN else one_hash(folder),
-        }
-        for folder, (flat, share) in zip(folders, corpus.texts, strict=True)
-    ]
-    hidden = ("out", "log", "held_out", "prepare")
+    """Write the facts of the runs so far beside their weights."""
+    hidden = ("out", "log", "held_out", "prepare", "corpus", "rehearse", "unjudged")
+    drafts = line_called(options.line).draft_layer
+    named = list(trainee.model.named_parameters())
+    sizes = {name: len(ids) for name, (ids, _) in gathered.arrays.items()}
     facts = {
         "command": {k: str(v) for k, v in vars(options).items() if k not in hidden},
-        "plan": asdict(plan),
-        "progress": asdict(progress),
+        "runs": runs,
         "parameters": {
-            "all": sum(p.numel() for p in model.parameters()),
-            "draft layer": sum(p.numel() for p in model.layers[-1].parameters()),
+            "all": sum(p.numel() for _, p in named),
+            "draft layer": sum(p.numel() for name, p in named if name.startswith(drafts)),
         },
         "chats": {
-            "short": corpus.short.starts.numel(),
-            "short tokens": corpus.short.ids.numel(),
-            "long": corpus.long.starts.numel(),
-            "long tokens": corpus.long.ids.numel(),
+            name: count
+            for kind in ("short", "long")
+            for name, count in (
+                (kind, len(gathered.arrays[kind][1])),
+                (f"{kind} tokens", sizes[kind]),
+            )
         },
-        "texts": texts,
+        "texts": [
+            {**about, "tokens": sizes[f"text.{number}"]}
+            for number, about in enumerate(gathered.texts)
+        ],
     }
     words = json.dumps(facts, indent=2, ensure_ascii=False) + "\n"
     (options.out / FACTS).write_text(words, encoding="utf-8")
@@ -73,7 +61,9 @@ def write_facts(
 def write_card(folder: Path, by: str, lines: list[str]) -> None:
     """Write CARD.md from the folder's facts and the judge's lines; `by` says what ran the model."""
     facts = json.loads((folder / FACTS).read_text("utf-8"))
-    parts = [TOP, files_part(folder, facts), data_part(facts), training_part(facts)]
+    line = line_in(folder)
+    top = f"# The bundled {line.title} model\n\n{wrapped(f'{line.about} {WORLD}')}\n"
+    parts = [top, files_part(line, folder, facts), data_part(facts), training_part(line, facts)]
     blank = lines.index("")
     parts.append(
         f"## Judged\n\nBy {by}, greedy, on `tests/data/tiny_heldout`. A held-out prompt joins a "
@@ -92,20 +82,16 @@ def write_card(folder: Path, by: str, lines: list[str]) -> None:
     (folder / "CARD.md").write_text(text, encoding="utf-8")
 
 
-def files_part(folder: Path, facts: dict[str, Any]) -> str:
-    config = json.loads((folder / "config.json").read_text("utf-8"))["text_config"]
-    kinds = ", ".join("KDA" if kind == "linear_attention" else "DSA"
-                      for kind in config["layer_types"])  # fmt: skip
+def files_part(line: Line, folder: Path, facts: dict[str, Any]) -> str:
+    config = json.loads((folder / "config.json").read_text("utf-8"))
     size = (folder / "model.safetensors").stat().st_size
-    return f"""## Shape
-
-{facts["parameters"]["all"]:,} parameters, of them {facts["parameters"]["draft layer"]:,} in the
-drafting layer; {size:,} bytes of weights (bf16, fp32 where the official files are). Layers:
-{kinds}; hidden {config["hidden_size"]}, vocabulary {config["vocab_size"]:,};
-{config["n_routed_experts"]} experts, {config["num_experts_per_tok"]} a token; the index keeps
-{config["index_topk"]} keys; context {config["max_position_embeddings"]:,}. `config.json` has the
-rest.
-"""
+    count = facts["parameters"]
+    words = (
+        f"{count['all']:,} parameters, of them {count['draft layer']:,} for drafting; {size:,} "
+        f"bytes of weights (bf16, fp32 where the official files are). {line.shape(config)} "
+        "`config.json` has the rest."
+    )
+    return f"## Shape\n\n{wrapped(words)}\n"
 
 
 def data_part(facts: dict[str, Any]) -> str:
@@ -137,21 +123,33 @@ def data_part(facts: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def training_part(facts: dict[str, Any]) -> str:
-    command, progress, plan = facts["command"], facts["progress"], facts["plan"]
+def training_part(line: Line, facts: dict[str, Any]) -> str:
+    command, runs = facts["command"], facts["runs"]
     skipped = ("text", "resume")
     flags = " ".join(f"--{k.replace('_', '-')} {v}" for k, v in command.items() if k not in skipped)
     texts = " ".join(f"--text {t['name']}:{t['licence']}:{t['share']}=DIR" for t in facts["texts"])
-    rows = " and ".join(str(stage["length"]) for stage in plan["stages"])
     return f"""## Training
 
-    python -m tensorfold.tools.train_tiny --out families/glm53/tiny {texts} {flags}
+    python -m tensorfold.tools.train_tiny --out families/{line.name}/tiny {flags} {texts}
 
 The same with `--prepare` before it wrote the tokenizer, the configs and the held-out sets.
 
-{progress["tokens"]:,} tokens in {progress["steps"]:,} steps of rows of {rows} tokens,
-{progress["seconds"]:.0f} seconds on one H200, compiling included. The clock may end the schedule
-(`--seconds`) before the tokens do, so another machine ends at another count. At the last note the
-loss was {progress["loss"]:.2f} nats a token and the drafting layer's {progress["draft_loss"]:.2f}
-(of one step; prompts weigh less than replies).
+{wrapped(" ".join(run_words(run["plan"], run["progress"]) for run in runs) + AFTER)}
 """
+
+
+def run_words(plan: dict[str, Any], progress: dict[str, Any]) -> str:
+    rows = ", ".join(str(stage["length"]) for stage in plan["stages"])
+    what = {"all": "", "main": " of the main model", "drafts": " of the drafter, on what it says"}
+    loss = {"all": f"{progress['loss']:.2f} nats a token and the drafting layer's "
+                   f"{progress['draft_loss']:.2f}",
+            "main": f"{progress['loss']:.2f} nats a token",
+            "drafts": f"{progress['draft_loss']:.2f}"}[plan["part"]]  # fmt: skip
+    return (
+        f"{progress['tokens']:,} tokens in {progress['steps']:,} steps{what[plan['part']]}, in "
+        f"rows of {rows}: {progress['seconds']:.0f} seconds; at the last note the loss was {loss}."
+    )
+
+
+def wrapped(words: str) -> str:
+    return textwrap.fill(words, 100, break_long_words=False, break_on_hyphens=False)

@@ -1,15 +1,17 @@
-"""Everything trained on, as flat arrays of token ids on one device.
+"""Everything trained on, as flat arrays of token ids: gathered, kept in a file, on one device.
 
 Chats are stored one after the other: a training row that starts at a chat's start is that chat at
 position 0, as it is served, followed by others.
 """
 
+import json
 import multiprocessing
 import os
 import random
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,12 +19,14 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from tensorfold.tools.tiny import chats
-from tensorfold.tools.tiny.tokens import Renderer
-from tensorfold.tools.tiny.works import Folder, split_held_out
+from tensorfold.tools.tiny.lines import Line, line_called
+from tensorfold.tools.tiny.tokens import Renderer, Words, id_of
+from tensorfold.tools.tiny.works import Folder, one_hash, split_held_out
 
 # What a token of a prompt weighs in the loss; a token of a reply weighs 1.
 PROMPT_WEIGHT = 0.15
 TEXT_AT_START = 0.25
+SHOWN = 12  # works listed by name; of more, one hash over the folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +45,9 @@ class Flat:
 
 
 def _some_chats(
-    seed: int, *, count: int, long: bool, folder: str, banned: frozenset[str]
+    seed: int, *, count: int, long: bool, folder: str, banned: frozenset[str], line: str
 ) -> tuple[bytes, list[int]]:
+    own = line_called(line)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     tokenizer = Tokenizer.from_file(str(Path(folder) / "tokenizer.json"))
     renderer = Renderer((Path(folder) / "chat_template.jinja").read_text("utf-8"))
@@ -52,47 +57,91 @@ def _some_chats(
         chat = chats.long_chat(draw, draw.randint(15, 90)) if long else chats.chat(draw)
         if not chats.allowed(chat, banned):
             continue
-        end = "<|observation|>" if chat["messages"][-1].get("tool_calls") else "<|user|>"
-        texts.append(renderer(chat) + end)
+        texts.append(renderer(own.dress(chat, draw)) + own.tail(chat))
     encoded = [item.ids for item in tokenizer.encode_batch(texts, add_special_tokens=False)]
     return np.concatenate(encoded).astype(np.uint16).tobytes(), [len(ids) for ids in encoded]
 
 
 def make_chats(
-    seed: int, count: int, *, long: bool, folder: Path, banned: frozenset[str], workers: int
+    seed: int,
+    count: int,
+    *,
+    long: bool,
+    folder: Path,
+    banned: frozenset[str],
+    line: Line,
+    workers: int,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """`count` chats as ids and starts. The same seed gives the same chats on any machine."""
+    """`count` chats as ids and lengths. The same seed gives the same chats on any machine."""
     block = 50 if long else 1000
-    work = partial(_some_chats, count=block, long=long, folder=str(folder), banned=banned)
+    work = partial(
+        _some_chats, count=block, long=long, folder=str(folder), banned=banned, line=line.name
+    )
     seeds = [seed * 1_000_003 + i for i in range(-(-count // block))]
-    with multiprocessing.get_context("spawn").Pool(workers) as pool:
-        done = pool.map(work, seeds, chunksize=1)
+    if workers == 1:
+        done = [work(one) for one in seeds]
+    else:
+        with multiprocessing.get_context("spawn").Pool(workers) as pool:
+            done = pool.map(work, seeds, chunksize=1)
     ids = np.concatenate([np.frombuffer(part, np.uint16) for part, _ in done])
-    lengths = np.concatenate([np.array(sizes) for _, sizes in done])
-    return ids, np.cumsum(lengths) - lengths
+    return ids, np.concatenate([np.array(sizes, np.uint32) for _, sizes in done])
 
 
-def chat_flat(ids: np.ndarray, starts: np.ndarray, tokenizer: Tokenizer, device: str) -> Flat:
-    """Weights: 1 for what an assistant says and for the token that ends its turn."""
-    assistant = tokenizer.token_to_id("<|assistant|>")
-    roles = [tokenizer.token_to_id(f"<|{r}|>") for r in ("system", "user", "observation")]
-    marks = np.isin(ids, [assistant, *roles])
+def text_ids(folder: Folder, tokenizer: Tokenizer, words: Words) -> tuple[np.ndarray, np.ndarray]:
+    """A folder's parts that are trained on, as ids and lengths."""
+    parts = [part for work in folder.works.values() for part in split_held_out(work)[0]]
+    end = id_of(tokenizer, words.end_of_text)
+    encoded = [[*item.ids, end] for item in tokenizer.encode_batch(parts, add_special_tokens=False)]
+    ids = np.concatenate([np.array(ids, np.uint16) for ids in encoded])
+    return ids, np.array([len(ids) for ids in encoded], np.uint32)
+
+
+def about_text(folder: Folder) -> dict[str, Any]:
+    """What the card says of a folder."""
+    return {
+        "name": folder.name,
+        "licence": folder.licence,
+        "works": len(folder.works),
+        "characters": sum(map(len, folder.works.values())),
+        "share": folder.share,
+        "sha256": folder.sha256 if len(folder.works) <= SHOWN else one_hash(folder),
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gathered:
+    """ids and lengths by name: "short" and "long" chats, and "text.N" of the texts told of."""
+
+    arrays: dict[str, tuple[np.ndarray, np.ndarray]]
+    texts: list[dict[str, Any]]
+
+    def save(self, path: Path) -> None:
+        """Compressed; other machines can read it."""
+        flat = {"about": np.frombuffer(json.dumps(self.texts).encode(), np.uint8)}
+        for name, (ids, lengths) in self.arrays.items():
+            flat |= {f"{name}/ids": ids, f"{name}/lengths": lengths}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        np.savez_compressed(path, **flat)
+
+
+def read_gathered(path: Path) -> Gathered:
+    with np.load(path) as flat:
+        names = [name.removesuffix("/ids") for name in flat if name.endswith("/ids")]
+        arrays = {name: (flat[f"{name}/ids"], flat[f"{name}/lengths"]) for name in names}
+        return Gathered(arrays=arrays, texts=json.loads(flat["about"].tobytes()))
+
+
+def chat_weights(ids: np.ndarray, tokenizer: Tokenizer, words: Words) -> np.ndarray:
+    """1 for what an assistant says and for the token that ends its turn."""
+    assistant = id_of(tokenizer, words.assistant)
+    marks = np.isin(ids, [assistant, *(id_of(tokenizer, token) for token in words.others)])
     last = np.maximum.accumulate(np.where(marks, np.arange(len(ids)), 0))
     before = np.concatenate([[0], last[:-1]])
-    weights = np.where(ids[before] == assistant, 1.0, PROMPT_WEIGHT)
-    return _flat(ids, weights, starts, device)
+    return np.where(ids[before] == assistant, 1.0, PROMPT_WEIGHT)
 
 
-def text_flat(folder: Folder, tokenizer: Tokenizer, device: str) -> Flat:
-    parts = [part for work in folder.works.values() for part in split_held_out(work)[0]]
-    end = tokenizer.token_to_id("<|endoftext|>")
-    encoded = [[*item.ids, end] for item in tokenizer.encode_batch(parts, add_special_tokens=False)]
-    lengths = np.array([len(ids) for ids in encoded])
-    ids = np.concatenate([np.array(ids, np.uint16) for ids in encoded])
-    return _flat(ids, np.ones(len(ids)), np.cumsum(lengths) - lengths, device)
-
-
-def _flat(ids: np.ndarray, weights: np.ndarray, starts: np.ndarray, device: str) -> Flat:
+def _flat(ids: np.ndarray, weights: np.ndarray, lengths: np.ndarray, device: str) -> Flat:
+    starts = np.cumsum(lengths.astype(np.int64)) - lengths
     return Flat(
         ids=torch.from_numpy(ids.astype(np.int32)).to(device),
         weights=torch.from_numpy(weights.astype(np.float16)).to(device),
@@ -137,3 +186,15 @@ class Corpus:
                 starts = torch.where(at_start, flat.starts[pick], anywhere)
                 parts.append(flat.rows(starts.to(flat.ids.device), length))
         return torch.cat([ids for ids, _ in parts]), torch.cat([weights for _, weights in parts])
+
+
+def corpus_of(gathered: Gathered, tokenizer: Tokenizer, words: Words, device: str) -> Corpus:
+    def chats_named(name: str) -> Flat:
+        ids, lengths = gathered.arrays[name]
+        return _flat(ids, chat_weights(ids, tokenizer, words), lengths, device)
+
+    texts = []
+    for number, about in enumerate(gathered.texts):
+        ids, lengths = gathered.arrays[f"text.{number}"]
+        texts.append((_flat(ids, np.ones(len(ids)), lengths, device), about["share"]))
+    return Corpus(short=chats_named("short"), long=chats_named("long"), texts=tuple(texts))

@@ -4,6 +4,7 @@ import json
 import math
 import random
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -11,7 +12,8 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from tensorfold.tools.tiny import chats
-from tensorfold.tools.tiny.tokens import ENDS, Renderer, id_of
+from tensorfold.tools.tiny.lines import Line
+from tensorfold.tools.tiny.tokens import Renderer, Words, id_of
 
 MOST = 160  # tokens of a judged reply
 FAR = 4000  # rows from which text counts as far
@@ -19,7 +21,13 @@ RULES = ("questions", "objects", "calls")
 
 
 class Subject(Protocol):
-    """The model under test; the last two may say none."""
+    """The model under test; the last two may say none.
+
+    `rounds` are (drafts, accepted ones) of every window of its replies so far, where it drafts
+    blocks beside them.
+    """
+
+    rounds: list[tuple[int, int]]
 
     def generate(self, ids: list[int], most: int) -> list[int]:
         """The greedy continuation, up to `most` tokens, ended before any end token."""
@@ -31,7 +39,7 @@ class Subject(Protocol):
         """[T, V] in fp32."""
 
     def dropped(self, ids: list[int]) -> dict[int, float] | None:
-        """Per DSA layer, the share of visible keys that the last row does not read."""
+        """Per layer with an index, the share of visible keys that the last row does not read."""
 
     def draft_agreement(self, ids: list[int]) -> tuple[int, int] | None:
         """(rows where the draft of token i + 2 is the model's own greedy choice, rows)."""
@@ -66,39 +74,19 @@ def right_object(row: dict[str, Any], reply: str) -> bool:
     return isinstance(value, dict) and value.keys() == row["object"].keys()
 
 
-def parsed_calls(reply: str) -> list[tuple[str, dict[str, str]]] | None:
-    """(name, raw arguments) of each call; None where the text is not in the calls' format."""
-    out = []
-    _, *parts = content_of(reply).split("<tool_call>")
-    for part in parts:
-        body, closed, after = part.partition("</tool_call>")
-        name, *pairs = body.split("<arg_key>")
-        if not closed or after.strip() or not name.strip():
-            return None
-        given = {}
-        for pair in pairs:
-            key, middle, rest = pair.partition("</arg_key><arg_value>")
-            value, end, extra = rest.partition("</arg_value>")
-            if not middle or not end or extra:
-                return None
-            given[key] = value
-        out.append((name, given))
-    return out
-
-
-def right_call(row: dict[str, Any], reply: str) -> bool:
-    calls = parsed_calls(reply)
+def right_call(line: Line, row: dict[str, Any], reply: str) -> bool:
+    calls = line.parsed_calls(content_of(reply))
     return bool(calls) and {name for name, _ in calls} == {call["name"] for call in row["calls"]}
 
 
-def exact_calls(row: dict[str, Any], reply: str) -> bool:
+def exact_calls(line: Line, row: dict[str, Any], reply: str) -> bool:
     """Names and every argument as asked."""
 
     def raw(value: Any) -> str:
         return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
     asked = [(c["name"], {k: raw(v) for k, v in c["arguments"].items()}) for c in row["calls"]]
-    return parsed_calls(reply) == asked
+    return line.parsed_calls(content_of(reply)) == asked
 
 
 def judge_prompts(
@@ -106,9 +94,10 @@ def judge_prompts(
     sets: dict[str, list[dict[str, Any]]],
     tokenizer: Tokenizer,
     renderer: Renderer,
+    line: Line,
 ) -> Verdict:
     """Count right replies."""
-    verdict, checks = Verdict(), (right_answer, right_object, right_call)
+    verdict, checks = Verdict(), (right_answer, right_object, partial(right_call, line))
     for name, check in zip(RULES, checks, strict=True):
         rows = sets[name]
         prompts = [
@@ -126,7 +115,7 @@ def judge_prompts(
                     for row, r in zip(rows, replies, strict=True)]  # fmt: skip
             verdict.counts["objects exactly as asked"] = sum(same)
         if name == "calls":
-            same = [exact_calls(row, r) for row, r in zip(rows, replies, strict=True)]
+            same = [exact_calls(line, row, r) for row, r in zip(rows, replies, strict=True)]
             verdict.counts["calls exactly as asked"] = sum(same)
         for row, reply, good in zip(rows, replies, right, strict=True):
             asked = row["messages"][-1]["content"]
@@ -142,10 +131,26 @@ def chat_of(row: dict[str, Any]) -> dict[str, Any]:
     return {key: row[key] for key in ("messages", "tools") if key in row}
 
 
-def held_out_chats(renderer: Renderer, count: int) -> list[str]:
+def held_out_chats(renderer: Renderer, line: Line, count: int) -> list[str]:
     """Chats of another seed than training's, rendered; their combinations may be trained."""
     draw = random.Random("held-out chats")
-    return [renderer(chats.chat(draw)) + "<|user|>" for _ in range(count)]
+    made = (line.dress(chats.chat(draw), draw) for _ in range(count))
+    return [renderer(chat) + line.tail(chat) for chat in made]
+
+
+def drafted_words(rounds: list[tuple[int, int]]) -> list[str]:
+    """What came of blocks of drafts: by round, and by depth where all before were accepted."""
+    found = [pair for pair in rounds if pair[0]]
+    if not found:
+        return []
+    mean = sum(accepted for _, accepted in found) / len(found)
+    lines = [f"drafts accepted a round beside those replies: {mean:.2f} of {len(found)} rounds"]
+    for depth in range(1, max(drafts for drafts, _ in found) + 1):
+        reached = [a >= depth for d, a in found if d >= depth and a >= depth - 1]
+        if reached:
+            share = sum(reached) / len(reached)
+            lines.append(f"  drafts of depth {depth} accepted: {share:.3f} of {len(reached)}")
+    return lines
 
 
 @dataclass(slots=True)
@@ -198,5 +203,5 @@ def prose_bits(
     return out
 
 
-def ends_of(tokenizer: Tokenizer) -> frozenset[int]:
-    return frozenset(id_of(tokenizer, token) for token in ENDS)
+def ends_of(tokenizer: Tokenizer, words: Words) -> frozenset[int]:
+    return frozenset(id_of(tokenizer, token) for token in words.ends)

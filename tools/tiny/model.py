@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from tensorfold.tools.tiny.dsa import Dsa
 from tensorfold.tools.tiny.experts import Mlp, Moe
-from tensorfold.tools.tiny.hyper import Hyper, write
+from tensorfold.tools.tiny.hyper import Hyper, start_streams, write
 from tensorfold.tools.tiny.kda import Kda, Taps
 from tensorfold.tools.tiny.shape import Shape
 
@@ -33,7 +33,9 @@ class Layer(nn.Module):
         self.linear, self.dense = shape.linear[index], shape.dense[index]
         self.input_layernorm = nn.RMSNorm(shape.hidden, eps=shape.eps)
         self.post_attention_layernorm = nn.RMSNorm(shape.hidden, eps=shape.eps)
-        self.hc_attn, self.hc_ffn = Hyper(shape), Hyper(shape)
+        sizes = {"streams": shape.streams, "hidden": shape.hidden, "sinkhorn": shape.sinkhorn}
+        hypers = (Hyper(**sizes, hc_eps=shape.hc_eps, eps=shape.eps) for _ in range(2))
+        self.hc_attn, self.hc_ffn = hypers
         self.self_attn = Kda(shape) if self.linear else Dsa(shape)
         self.mlp = Mlp(shape.hidden, shape.inner, shape.limit) if self.dense else Moe(shape)
 
@@ -158,16 +160,6 @@ def start_weights(model: Model, generator: torch.Generator) -> None:
                 for taps in (m for m in layer.modules() if isinstance(m, Taps)):
                     normal(taps.weight, 0.1)
                     taps.weight[:, :, -1] += 1.0
-
-
-def start_streams(hyper: Hyper, turn: int, num_N: int) -> None:
-    """Each half-layer leans on reading a stream of its own; streams otherwise pass unmixed."""
-    hyper.scale.fill_(0.1)
-    hyper.base.zero_()
-    hyper.base[:num_N] = -2.0
-    hyper.base[turn % num_N] = 1.0
-    mix_NN = hyper.base[2 * num_N :].view(num_N, num_N)
-    mix_NN.fill_diagonal_(4.0)
 
 
 def official_tensors(model: Model) -> dict[str, Tensor]:

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-PLAIN = ("embed_tokens", "lm_head", "conv1d", "hc_", "mlp.gate.weight", "compress_ape")
 
 
 def orthogonal(momentum: Tensor) -> Tensor:
@@ -25,22 +24,31 @@ def orthogonal(momentum: Tensor) -> Tensor:
 
 
 class Optimizer:
-    """Steps every parameter of a model; `rate` is the learning rate of the step."""
+    """Steps named parameters; `rate` is the learning rate of the step. AdamW steps the matrices
+    whose names have a part of `plain`; those of hyper-connections ("hc_") do not decay."""
 
-    def __init__(self, model: nn.Module, *, decay: float, momentum: float = 0.95) -> None:
+    def __init__(
+        self,
+        named: list[tuple[str, nn.Parameter]],
+        *,
+        plain: tuple[str, ...],
+        decay: float,
+        momentum: float = 0.95,
+    ) -> None:
         groups: dict[torch.Size, list[nn.Parameter]] = {}
         heavy: list[nn.Parameter] = []
         light: list[nn.Parameter] = []
-        for name, weight in model.named_parameters():
-            if weight.dim() >= 2 and not any(part in name for part in PLAIN):
+        for name, weight in named:
+            if weight.dim() >= 2 and not any(part in name for part in plain):
                 groups.setdefault(weight.shape[-2:], []).append(weight)
             else:
-                (heavy if weight.dim() >= 2 and "hc_" not in name else light).append(weight)
+                small = any(part in name for part in ("hc_", "hyper."))
+                (heavy if weight.dim() >= 2 and not small else light).append(weight)
         self.decay, self.momentum = decay, momentum
         self.groups = list(groups.values())
         self.moments = [[torch.zeros_like(p) for p in group] for group in self.groups]
         adam = [{"params": heavy, "weight_decay": decay}, {"params": light, "weight_decay": 0.0}]
-        fused = next(model.parameters()).is_cuda
+        fused = named[0][1].is_cuda
         self.adam = torch.optim.AdamW(adam, lr=1e-3, betas=(0.9, 0.98), eps=1e-8, fused=fused)
 
     @torch.no_grad()

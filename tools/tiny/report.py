@@ -9,15 +9,16 @@ from tensorfold.tools.tiny.judge import (
     FAR,
     Subject,
     bits_of,
+    drafted_words,
     held_out_chats,
     judge_prompts,
     prose_bits,
     token_bytes,
 )
+from tensorfold.tools.tiny.lines import line_in
 from tensorfold.tools.tiny.tokens import Renderer
 
 CHATS = 100
-BARS = {"questions": 40, "objects": 45, "calls": 45}
 
 
 def judged(
@@ -26,13 +27,14 @@ def judged(
     """Every figure of the judge for the model in `folder`, one a line; `length` rows of prose."""
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     renderer = Renderer((folder / "chat_template.jinja").read_text("utf-8"))
-    sets = heldout.read(held)
-    verdict = judge_prompts(subject, sets, tokenizer, renderer)
+    line, sets = line_in(folder), heldout.read(held)
+    verdict = judge_prompts(subject, sets, tokenizer, renderer, line)
     lines = []
     for name, count in verdict.counts.items():
-        bar = f" (bar {BARS[name]})" if name in BARS else ""
+        bar = f" (bar {line.bars[name]})" if name in line.bars else ""
         total = verdict.totals.get(name, verdict.totals["questions"])
         lines.append(f"{name}: {count} of {total}{bar}")
+    lines += drafted_words(subject.rounds)
     prose = sets["prose"][:works]
     bits = prose_bits(subject, tokenizer, prose, length)
     lines.append(f"held-out prose, bits a byte: {bits['whole'].per_byte:.3f}")
@@ -42,7 +44,7 @@ def judged(
             f"{bits['far'].per_byte:.3f} ({bits['fresh'].per_byte:.3f} read from its own start)"
         )
     chats = [tokenizer.encode(text, add_special_tokens=False).ids
-             for text in held_out_chats(renderer, CHATS)]  # fmt: skip
+             for text in held_out_chats(renderer, line, CHATS)]  # fmt: skip
     total_bits = sum(float(bits_of(subject, ids).sum()) for ids in chats)
     size = sum(int(token_bytes(tokenizer, ids)[1:].sum()) for ids in chats)
     lines.append(f"chats of another seed, bits a byte (prompts too): {total_bits / size:.3f}")

@@ -7,23 +7,22 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from tensorfold.tools.tiny.model import Aside, Model, load_official
-from tensorfold.tools.tiny.shape import read_shape
+from tensorfold.tools.tiny.lines import line_in, load_official
 
 
 class TrainerSubject:
     def __init__(self, folder: Path, ends: frozenset[int], device: str) -> None:
-        shape = read_shape(json.loads((folder / "config.json").read_text("utf-8")))
-        self.model = Model(shape).to(device).eval()
-        load_official(self.model, load_file(folder / "model.safetensors", device=device))
+        config = json.loads((folder / "config.json").read_text("utf-8"))
+        self.trainee = line_in(folder).trainee(config, folder)
+        load_official(self.trainee.official(), load_file(folder / "model.safetensors"))
+        self.trainee.model.to(device).eval()
         self.ends, self.device = ends, device
-
-    def _run(self, ids: list[int]) -> tuple[Tensor, list[Aside]]:
-        return self.model(torch.tensor([ids], device=self.device))
+        self.rounds: list[tuple[int, int]] = []
 
     @torch.no_grad()
     def logits(self, ids: list[int]) -> Tensor:
-        return self.model.lm_head(self._run(ids)[0])[0].float()
+        hidden = self.trainee.hidden(torch.tensor([ids], device=self.device))
+        return self.trainee.logits(hidden)[0].float()
 
     def generate(self, ids: list[int], most: int) -> list[int]:
         return self.generate_many([ids], most)[0]
@@ -41,9 +40,9 @@ class TrainerSubject:
         for _ in range(most):
             pick = torch.tensor(open_rows, device=self.device)
             last = lengths[pick]
-            hidden, _ = self.model(ids_BT[pick, : int(last.max())])
+            hidden = self.trainee.hidden(ids_BT[pick, : int(last.max())])
             rows = hidden[torch.arange(len(open_rows), device=self.device), last - 1]
-            choice = self.model.lm_head(rows).argmax(-1)
+            choice = self.trainee.logits(rows).argmax(-1)
             ids_BT[pick, last] = choice
             lengths[pick] += 1
             still = []
@@ -56,22 +55,8 @@ class TrainerSubject:
                 break
         return out
 
-    @torch.no_grad()
     def dropped(self, ids: list[int]) -> dict[int, float]:
-        shape, rows = self.model.shape, len(ids)
-        hidden, asides = self._run(ids)
-        drafted = self.model.draft(torch.tensor([ids], device=self.device), hidden)[1]
-        out = {}
-        for layer, aside in enumerate([*asides, drafted]):
-            if aside.chosen_BTP is not None:
-                read = int(aside.chosen_BTP[0, -1].sum()) * shape.pool + rows % shape.pool
-                out[layer] = 1 - read / rows
-        return out
+        return self.trainee.dropped(ids)
 
-    @torch.no_grad()
-    def draft_agreement(self, ids: list[int]) -> tuple[int, int]:
-        hidden, _ = self._run(ids)
-        own = self.model.lm_head(hidden[0]).argmax(-1)
-        drafted, _ = self.model.draft(torch.tensor([ids[1:]], device=self.device), hidden[:, :-1])
-        guess = self.model.lm_head(drafted[0]).argmax(-1)
-        return int((guess == own[1:]).sum()), len(ids) - 1
+    def draft_agreement(self, ids: list[int]) -> tuple[int, int] | None:
+        return self.trainee.draft_agreement(ids)

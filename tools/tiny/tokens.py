@@ -2,36 +2,36 @@
 
 import json
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-CONTROL = (
-    "<|endoftext|>",
-    "[MASK]",
-    "[gMASK]",
-    "<sop>",
-    "<|system|>",
-    "<|user|>",
-    "<|assistant|>",
-    "<|observation|>",
-)
-# Readers of a reply need these in its text, so they are not "special" to a decoder.
-MARKUP = (
-    "<think>",
-    "</think>",
-    "<tool_call>",
-    "</tool_call>",
-    "<tool_response>",
-    "</tool_response>",
-    "<arg_key>",
-    "</arg_key>",
-    "<arg_value>",
-    "</arg_value>",
-)
-ENDS = ("<|endoftext|>", "<|user|>", "<|observation|>")
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Words:
+    """A model line's own tokens.
+
+    `ends` end a reply, `end_of_text` (the first of them) a plain text; `assistant` begins a reply
+    and `others` what is none. Readers of a reply need `markup` in its text, so it is not "special"
+    to a decoder.
+    """
+
+    control: tuple[str, ...]
+    markup: tuple[str, ...]
+    ends: tuple[str, ...]
+    assistant: str
+    others: tuple[str, ...]
+    pad: str
+    begin: str = ""
+
+    @property
+    def end_of_text(self) -> str:
+        return self.ends[0]
+
+
 # Words with the space before them, single digits, runs of marks, line ends, other space.
 PIECES = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
@@ -39,7 +39,7 @@ PIECES = (
 )
 
 
-def train_tokenizer(texts: Iterable[str], vocab: int) -> Tokenizer:
+def train_tokenizer(texts: Iterable[str], vocab: int, words: Words) -> Tokenizer:
     """A byte-level BPE of exactly `vocab` tokens; control and markup tokens have the last ids."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -49,7 +49,7 @@ def train_tokenizer(texts: Iterable[str], vocab: int) -> Tokenizer:
         ]
     )
     tokenizer.decoder = decoders.ByteLevel()
-    plain = vocab - len(CONTROL) - len(MARKUP)
+    plain = vocab - len(words.control) - len(words.markup)
     trainer = trainers.BpeTrainer(
         vocab_size=plain,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
@@ -58,8 +58,9 @@ def train_tokenizer(texts: Iterable[str], vocab: int) -> Tokenizer:
     tokenizer.train_from_iterator(texts, trainer)
     if tokenizer.get_vocab_size() != plain:
         raise ValueError(f"the texts give {tokenizer.get_vocab_size()} tokens, not {plain}")
-    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in CONTROL])
-    tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for token in MARKUP])
+    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in words.control])
+    markup = [AddedToken(token, special=False, normalized=False) for token in words.markup]
+    tokenizer.add_tokens(markup)
     return tokenizer
 
 
@@ -92,10 +93,10 @@ def _refuse(words: str) -> None:
     raise ValueError(words)
 
 
-def write_text_files(tokenizer: Tokenizer, out: Path, context: int) -> dict[str, int]:
+def write_text_files(tokenizer: Tokenizer, out: Path, context: int, words: Words) -> dict[str, int]:
     """Write tokenizer.json and the two small configs; returns ids of the control tokens."""
     tokenizer.save(str(out / "tokenizer.json"), pretty=False)
-    ids = {token: id_of(tokenizer, token) for token in (*CONTROL, *MARKUP)}
+    ids = {token: id_of(tokenizer, token) for token in (*words.control, *words.markup)}
     added = {
         str(ids[token]): {
             "content": token,
@@ -103,25 +104,27 @@ def write_text_files(tokenizer: Tokenizer, out: Path, context: int) -> dict[str,
             "normalized": False,
             "rstrip": False,
             "single_word": False,
-            "special": token in CONTROL,
+            "special": token in words.control,
         }
-        for token in (*CONTROL, *MARKUP)
+        for token in (*words.control, *words.markup)
     }
     config = {
         "added_tokens_decoder": added,
-        "additional_special_tokens": list(CONTROL),
+        "additional_special_tokens": list(words.control),
         "clean_up_tokenization_spaces": False,
         "do_lower_case": False,
-        "eos_token": "<|endoftext|>",
-        "pad_token": "<|endoftext|>",
+        "eos_token": words.end_of_text,
+        "pad_token": words.pad,
         "padding_side": "left",
         "remove_space": False,
         "model_max_length": context,
         "tokenizer_class": "PreTrainedTokenizerFast",
     }
+    if words.begin:
+        config["bos_token"] = words.begin
     generation = {
-        "eos_token_id": [ids[token] for token in ENDS],
-        "pad_token_id": ids["<|endoftext|>"],
+        "eos_token_id": [ids[token] for token in words.ends],
+        "pad_token_id": ids[words.pad],
         "do_sample": True,
         "temperature": 1.0,
         "top_p": 0.95,
