@@ -64,11 +64,11 @@ class Stream:
 MEMORY, SPARE = 0.95, 1.25
 
 
-def head_for(needed: int) -> int:
+def head_for(needed: int, growth: int = sampling.GROWTH) -> int:
     """The least width of a sorted head that holds so many."""
     head = sampling.HEAD
     while head < needed:
-        head *= sampling.GROWTH
+        head *= growth
     return head
 
 
@@ -133,8 +133,12 @@ class Asked:
             for stream in (*self.streams, *filter(None, self.asking))
             if has_cuts(stream.opening.sampling)
         ]
+        head = max(heads) if self.cut or self.ask_cut else 0
+        if head and self.whole:
+            # Fewer widths, fewer shapes.
+            head = head_for(head, sampling.GROWTH**2)
         reach = Reach(
-            min(max(heads), vocab_size) if self.cut or self.ask_cut else 0,
+            min(head, vocab_size),
             min(sampling.CANDIDATES, vocab_size) if self.noisy or self.ask_noisy else 0,
         )
         tops = [

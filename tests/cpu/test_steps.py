@@ -185,3 +185,30 @@ def test_a_mask_that_allows_nothing_behind_the_rows_that_count_does_no_harm(
     (again,) = engine.round([window]).land()
     assert again == landed
     engine.close(1)
+
+
+def test_a_chained_drafts_chance_is_its_heads_own_probability_of_it(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = family_engine("mtp", tmp_path_factory.mktemp("chances"))
+    assert engine.drafting is not None
+    drafter: Any = engine.drafting.drafter
+    seen: list[torch.Tensor] = []
+    own = drafter.logits
+
+    def logits(hidden_RD: torch.Tensor) -> torch.Tensor:
+        seen.append(own(hidden_RD))
+        return seen[-1]
+
+    monkeypatch.setattr(drafter, "logits", logits)
+    for how in (Sampling(), SCENES["cut"].how[0]):
+        prompt = tuple(some_tokens(20))
+        engine.open(Opening(stream=1, prompt=prompt, most=20, sampling=how))
+        (filled,) = engine.fill([Piece(stream=1, start=0, end=20)]).land()
+        assert filled.token is not None
+        seen.clear()
+        (landed,) = engine.round([Window(stream=1, tokens=(filled.token,), want=2)]).land()
+        assert len(landed.chances) == len(landed.drafts) == len(seen) == 2
+        for depth, (token, chance) in enumerate(zip(landed.drafts, landed.chances, strict=True)):
+            assert chance == float(torch.softmax(seen[depth][0], -1)[token])
+        engine.close(1)

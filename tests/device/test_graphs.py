@@ -1,0 +1,72 @@
+"""Steps on a CUDA stream: a captured one replays with other words, and reads only what it ran."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from tensorfold.core.engine.graphs import Queued
+from tensorfold.core.engine.packing import Powers, Shape
+from tensorfold.core.engine.sampling import Reach
+
+DEVICE = torch.device("cuda", 0)
+
+
+def shape_of(rows: int) -> Shape:
+    return Shape(rows=rows, drawn=rows, streams=1, window=1, width=64, reach=Reach(0, 0))
+
+
+def counting(state: Tensor, runs: list[int]) -> Callable[[Tensor], Tensor]:
+    """A step that keeps a sum of all words it saw in `state`; `runs` grows with every call."""
+
+    def step(words: Tensor) -> Tensor:
+        runs.append(len(words))
+        state.add_(words.sum())
+        return torch.cat([words * 2, state])
+
+    return step
+
+
+@pytest.mark.parametrize("captured", [True, False])
+def test_steps_of_all_sizes_give_what_was_asked_in_order(captured: bool) -> None:
+    buckets = Powers(tile=1, most_rows=8, most_window=4)
+    runner = Queued(DEVICE, buckets, captured=captured)
+    state = torch.zeros(1, dtype=torch.int64, device=DEVICE)
+    runs: list[int] = []
+    step = counting(state, runs)
+    total = 0
+    with torch.inference_mode():
+        for number in range(40):
+            size = (3, 500, 3, 7)[number % 4]
+            words = runner.staging(size)
+            words[:] = np.arange(size) + number
+            asked = words.copy()
+            wait = runner.run(
+                words, step, shape_of(size), lambda size=size: np.zeros(size, np.int64)
+            )
+            total += int(asked.sum())
+            found = wait()
+            assert found[:-1].tolist() == (asked * 2).tolist()
+            assert found[-1] == total
+    # Captured, a size is run twice to try it and once to capture it, and never again.
+    assert len(runs) == (9 if captured else 40)
+
+
+def test_a_step_without_a_shape_is_run_and_not_captured() -> None:
+    runner = Queued(DEVICE, Powers(tile=1, most_rows=8, most_window=4), captured=True)
+    runs: list[int] = []
+    step = counting(torch.zeros(1, dtype=torch.int64, device=DEVICE), runs)
+    with torch.inference_mode():
+        for _ in range(3):
+            words = runner.staging(5)
+            words[:] = 1
+            assert (
+                runner.run(words, step, None, lambda: np.zeros(5, np.int64))()[:5].tolist()
+                == [2] * 5
+            )
+    assert len(runs) == 3
+    assert not runner.graphs
