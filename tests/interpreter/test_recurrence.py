@@ -104,7 +104,7 @@ def test_blocks_made_a_few_at_a_time_equal_all_at_once(monkeypatch: pytest.Monke
     lanes = torch.tensor([2, 2, 2, 0, 0])
     whole_state, few_state = start(3), start(3)
     whole = kda_blocks(*both, index, lanes, whole_state)
-    monkeypatch.setattr(module, "SCRATCH", 2 * 4 * HEADS * BLOCK * (3 * 32 + 2 * BLOCK))
+    monkeypatch.setattr(module, "SCRATCH", 2 * 4 * HEADS * BLOCK * (3 * 32 + 2 * BLOCK + 16))
     assert torch.equal(kda_blocks(*both, index, lanes, few_state), whole)
     assert torch.equal(few_state, whole_state)
     alone = start(3)

@@ -22,30 +22,43 @@ from tensorfold.backends.cuda_triton.kernels.whole import whole
 
 # Rows up to which parts are spread. A row whole takes as long as all its parts one after another,
 # and up to as many rows as there are multiprocessors take no longer than one.
-FEW = 48
+FEW = 64
 # Slices keep a part's mixed values out of the registers that the total fills.
 SLICE = 128
+# Parts that `fold` has under way.
+FOLDED = tl.constexpr(6)
 MOST_SLICES = 4
 
 
 class Shape(NamedTuple):
-    """Heads of a program and entries of a part, and how the compiler schedules the two forms."""
+    """Heads of a program and how the compiler schedules it: no bit depends on them."""
 
     heads: int
-    entries: int
     warps: int
-    stages: int
+    stages: int = 1
 
 
-NARROW = Shape(heads=64, entries=64, warps=8, stages=2)
+class Tiles(NamedTuple):
+    """Entries of a part, which a row's bits do depend on, and the shapes of the forms."""
+
+    entries: int
+    few: Shape
+    some: Shape
+    many: Shape
+
+
+# Tuned on an H200. Rows up to FEWEST have too few parts for as many multiprocessors, so heads are
+# spread too; a program of many rows has all heads that its registers hold.
+FEWEST = 8
+LONG = Tiles(128, few=Shape(16, 4), some=Shape(64, 8), many=Shape(64, 8))
+SHORT = Tiles(64, few=Shape(16, 4), some=Shape(64, 8), many=Shape(64, 8, 2))
 # Float32 is multiplied without tensor cores: small tiles, or the compiler unrolls too much.
-WIDE = Shape(heads=16, entries=32, warps=4, stages=1)
+WIDE = Tiles(32, few=Shape(16, 4), some=Shape(16, 4), many=Shape(16, 4))
 
 
 @triton.jit
 def entry(place, row, window, list, table, lane, by_lane, WINDOW, LISTED, PAGE: tl.constexpr):
-    """Of a row's entries: which are used, which lie in the window, and the rows they name."""
-    in_window = place < WINDOW
+    """The rows that a row's entries name, -1 where unused."""
     listed = tl.load(
         list + row * LISTED + (place - WINDOW),
         mask=(place >= WINDOW) & (place < WINDOW + LISTED),
@@ -57,18 +70,19 @@ def entry(place, row, window, list, table, lane, by_lane, WINDOW, LISTED, PAGE: 
         slot = tl.load(table + at, mask=listed >= 0, other=0) * PAGE + token % PAGE
         name = tl.where(listed >= 0, slot, -1)
     else:
-        near = tl.load(window + row * WINDOW + place, mask=in_window, other=-1)
-        name = tl.where(in_window, near, listed)
-    return name >= 0, in_window, tl.maximum(name, 0).to(tl.int64)
+        near = tl.load(window + row * WINDOW + place, mask=place < WINDOW, other=-1)
+        name = tl.where(place < WINDOW, near, listed)
+    return name.to(tl.int32)
 
 
 @triton.jit
-def begins(used, in_window, name, ring, fresh, memory, RING, C, PAGE: tl.constexpr):
+def begins(name, place, ring, fresh, memory, RING, WINDOW, C, PAGE: tl.constexpr):
     """Where each entry's channels begin."""
+    name = tl.maximum(name, 0).to(tl.int64)
     begin = memory + name * C
     if not PAGE:
         recent = tl.where(name < RING, ring + name * C, fresh + (name - RING) * C)
-        begin = tl.where(in_window, recent, begin)
+        begin = tl.where(place < WINDOW, recent, begin)
     return begin
 
 
@@ -87,13 +101,17 @@ def used_parts(row, window, list, WINDOW, LISTED, PLACES: tl.constexpr, E: tl.co
 
 
 @triton.jit
-def weigh(score_HE, used, scale):
+def weigh(score_HE, used, scale, like, E: tl.constexpr):
     """A part's largest scores, its weights against them, and their sums."""
     score_HE = tl.where(used[None, :], score_HE * scale, float("-inf"))
     most_H = tl.max(score_HE, 1)
     base_H = tl.where(most_H == float("-inf"), 0.0, most_H)
-    weight_HE = tl.exp(score_HE - base_H[:, None])
-    return most_H, weight_HE, tl.sum(weight_HE, 1)
+    weight_HE = tl.exp(score_HE - base_H[:, None]).to(like.dtype)
+    # A product sums along E in one order whatever the heads and warps of a program; a reduction
+    # does not.
+    ones = tl.full((E, 16), 1.0, like.dtype)
+    total_H = tl.max(tl.dot(weight_HE, ones, input_precision="ieee"), 1)
+    return most_H, weight_HE, total_H
 
 
 @triton.jit
@@ -121,6 +139,18 @@ def load_heads(q_at, has_head, channel, at, C):
     return tl.load(q_at + at, mask=mask, other=0.0)
 
 
+@triton.jit
+def scored(q_at, has_head, channel, at, C, key_ED, score_HE):
+    q_HD = load_heads(q_at, has_head, channel, at, C)
+    return tl.dot(q_HD, tl.trans(key_ED), score_HE, input_precision="ieee")
+
+
+@triton.jit
+def put_mixed(put, weight_HE, key_ED, has_head, channel, at, C):
+    mixed_HD = tl.dot(weight_HE, key_ED, input_precision="ieee")
+    tl.store(put + at, mixed_HD, mask=has_head[:, None] & (channel + at < C)[None, :])
+
+
 @triton.jit(do_not_specialize=["by_lane", "RING", "WINDOW", "LISTED"])
 def parts(
     q, ring, fresh, window, memory, list, table, lane, most, total, mixed, scale, by_lane,
@@ -136,29 +166,35 @@ def parts(
     channel = tl.arange(0, D)
     place = part * E + tl.arange(0, E)
     own = (row * num_parts + part) * NUM_HEADS
-    used, in_window, name = entry(
-        place, row, window, list, table, lane, by_lane, WINDOW, LISTED, PAGE
-    )
+    name = entry(place, row, window, list, table, lane, by_lane, WINDOW, LISTED, PAGE)
+    used = name >= 0
     if tl.max(used.to(tl.int32), 0) == 0:
         tl.store(most + own + head, tl.full((H,), float("-inf"), tl.float32), mask=has_head)
     else:
-        begin = begins(used, in_window, name, ring, fresh, memory, RING, C, PAGE)
+        begin = begins(name, place, ring, fresh, memory, RING, WINDOW, C, PAGE)
         q_at = q + (row * NUM_HEADS + head)[:, None] * C + channel[None, :]
-        score_HE = tl.zeros((H, E), tl.float32)
-        for at in tl.static_range(0, SLICES * D, D):
-            q_HD = load_heads(q_at, has_head, channel, at, C)
-            key_ED = load_slice(begin, used, channel, at, C, D)
-            score_HE = tl.dot(q_HD, tl.trans(key_ED), score_HE, input_precision="ieee")
-        most_H, weight_HE, total_H = weigh(score_HE, used, scale)
+        key0 = load_slice(begin, used, channel, 0, C, D)
+        score_HE = scored(q_at, has_head, channel, 0, C, key0, tl.zeros((H, E), tl.float32))
+        if SLICES > 1:
+            key1 = load_slice(begin, used, channel, D, C, D)
+            score_HE = scored(q_at, has_head, channel, D, C, key1, score_HE)
+        if SLICES > 2:
+            key2 = load_slice(begin, used, channel, 2 * D, C, D)
+            score_HE = scored(q_at, has_head, channel, 2 * D, C, key2, score_HE)
+        if SLICES > 3:
+            key3 = load_slice(begin, used, channel, 3 * D, C, D)
+            score_HE = scored(q_at, has_head, channel, 3 * D, C, key3, score_HE)
+        most_H, weight_HE, total_H = weigh(score_HE, used, scale, key0, E)
         tl.store(most + own + head, most_H, mask=has_head)
         tl.store(total + own + head, total_H, mask=has_head)
-        weight_HE = weight_HE.to(q.dtype.element_ty)
         put = mixed + (own + head)[:, None] * C + channel[None, :]
-        for at in tl.static_range(0, SLICES * D, D):
-            key_ED = load_slice(begin, used, channel, at, C, D)
-            mixed_HD = tl.dot(weight_HE, key_ED, input_precision="ieee")
-            mask = has_head[:, None] & (channel + at < C)[None, :]
-            tl.store(put + at, mixed_HD, mask=mask)
+        put_mixed(put, weight_HE, key0, has_head, channel, 0, C)
+        if SLICES > 1:
+            put_mixed(put, weight_HE, key1, has_head, channel, D, C)
+        if SLICES > 2:
+            put_mixed(put, weight_HE, key2, has_head, channel, 2 * D, C)
+        if SLICES > 3:
+            put_mixed(put, weight_HE, key3, has_head, channel, 3 * D, C)
 
 
 @triton.jit(do_not_specialize=["num_parts"])
@@ -178,7 +214,7 @@ def fold(
     total_1 = tl.zeros((1,), tl.float32)
     mixed_C = tl.zeros((WIDTH,), tl.float32)
     one = tl.arange(0, 1)
-    for step in range(stop):
+    for step in tl.range(0, stop, num_stages=FOLDED):
         at = own + step * NUM_HEADS
         part_most_1 = tl.load(most + at + one)
         there = part_most_1 != float("-inf")
@@ -236,10 +272,9 @@ def rows_whole(
     stop = used_parts(row, window, list, WINDOW, LISTED, PLACES, E)
     for part in tl.range(0, stop, num_stages=STAGES):
         place = part * E + tl.arange(0, E)
-        used, in_window, name = entry(
-            place, row, window, list, table, lane, by_lane, WINDOW, LISTED, PAGE
-        )
-        begin = begins(used, in_window, name, ring, fresh, memory, RING, C, PAGE)
+        name = entry(place, row, window, list, table, lane, by_lane, WINDOW, LISTED, PAGE)
+        used = name >= 0
+        begin = begins(name, place, ring, fresh, memory, RING, WINDOW, C, PAGE)
         score_HE = tl.zeros((H, E), tl.float32)
         key0 = load_slice(begin, used, channel, 0, C, D)
         score_HE = tl.dot(q0, tl.trans(key0), score_HE, input_precision="ieee")
@@ -252,10 +287,9 @@ def rows_whole(
         if SLICES > 3:
             key3 = load_slice(begin, used, channel, 3 * D, C, D)
             score_HE = tl.dot(q3, tl.trans(key3), score_HE, input_precision="ieee")
-        part_most_H, weight_HE, part_total_H = weigh(score_HE, used, scale)
+        part_most_H, weight_HE, part_total_H = weigh(score_HE, used, scale, key0, E)
         most_H, old_H, new_H = shares(most_H, part_most_H)
         total_H = folded(total_H, part_total_H, old_H, new_H)
-        weight_HE = weight_HE.to(q.dtype.element_ty)
         mixed0 = mixing(mixed0, weight_HE, key0, old_H, new_H)
         if SLICES > 1:
             mixed1 = mixing(mixed1, weight_HE, key1, old_H, new_H)
@@ -290,18 +324,12 @@ class Keys(NamedTuple):
     page: int
 
 
-def shape_of(q_RHC: Tensor) -> Shape:
-    heads = max(16, triton.next_power_of_2(q_RHC.shape[1]))
-    shape = WIDE if q_RHC.dtype == torch.float32 else NARROW
-    return shape._replace(heads=min(heads, shape.heads))
-
-
 def attend(
     q_RHC: Tensor,
     keys: Keys,
     sink_H: Tensor | None,
     scale: float,
-    shape: Shape | None = None,
+    tiles: Tiles,
     few: int = FEW,
 ) -> Tensor:
     """[R, H, C]; `few` is how many rows are spread at most."""
@@ -309,12 +337,15 @@ def attend(
     out_RHC = torch.empty(q_RHC.shape, dtype=q_RHC.dtype, device=q_RHC.device)
     if not rows:
         return out_RHC
-    shape = shape or shape_of(q_RHC)
+    assert q_RHC.dtype == keys.memory_SC.dtype, (q_RHC.dtype, keys.memory_SC.dtype)
+    tiles = WIDE if q_RHC.dtype == torch.float32 else tiles
+    shape = tiles.many if rows > few else tiles.some if rows > FEWEST else tiles.few
+    at_once = min(shape.heads, max(16, triton.next_power_of_2(heads)))
     width = min(SLICE, max(16, triton.next_power_of_2(channels)))
     slices = triton.cdiv(channels, width)
     assert slices <= MOST_SLICES, channels
     window, listed = keys.window_RW.shape[1], keys.list_RK.shape[1]
-    num_parts = triton.cdiv(window + listed, shape.entries)
+    num_parts = triton.cdiv(window + listed, tiles.entries)
     q = whole(q_RHC)
     given = [
         q,
@@ -325,13 +356,13 @@ def attend(
     sizes = {
         "NUM_HEADS": heads,
         "C": channels,
-        "H": shape.heads,
-        "E": shape.entries,
+        "H": at_once,
+        "E": tiles.entries,
         "D": width,
         "SLICES": slices,
         "PAGE": keys.page,
     }
-    by_heads = triton.cdiv(heads, shape.heads)
+    by_heads = triton.cdiv(heads, at_once)
     sink = q if sink_H is None else whole(sink_H)
     if rows > few:
         rows_whole[(by_heads, rows)](

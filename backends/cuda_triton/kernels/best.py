@@ -16,9 +16,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-# A run: 32 registers a thread. A row is cut while it is longer.
-RUN = 8192
-WARPS = 8
+# A run, and the warps of its program; a row is cut while it is longer. Tuned on an H200: of few
+# rows the time of one program counts, of many how much of them the GPU has under way.
+FEW = 16
+SHORTEST = (4096, 8)
+DENSEST = (2048, 4)
 
 
 class Kept(NamedTuple):
@@ -43,15 +45,20 @@ def keep(bits, valid, top):
     if tl.sum(valid.to(tl.int32), 0) > top:
         least = tl.zeros((), tl.uint32)
         step = tl.full((), 0x80000000, tl.uint32)
-        for _ in range(32):
+        count = top + 1
+        # Once exactly `top` are at `least` or above there is nothing left to tell apart.
+        while (step > 0) & (count != top):
             higher = least | step
-            count = tl.sum((bits >= higher).to(tl.int32), 0)
-            least = tl.where(count >= top, higher, least)
+            found = tl.sum((bits >= higher).to(tl.int32), 0)
+            count = tl.where(found >= top, found, count)
+            least = tl.where(found >= top, higher, least)
             step = step >> 1
-        above = valid & (bits > least)
-        level = (valid & (bits == least)).to(tl.int32)
-        room = top - tl.sum(above.to(tl.int32), 0)
-        kept = above | ((level != 0) & (tl.cumsum(level, 0) <= room))
+        kept = valid & (bits >= least)
+        if count != top:
+            above = valid & (bits > least)
+            level = (valid & (bits == least)).to(tl.int32)
+            room = top - tl.sum(above.to(tl.int32), 0)
+            kept = above | ((level != 0) & (tl.cumsum(level, 0) <= room))
     return kept
 
 
@@ -159,10 +166,11 @@ class Select(NamedTuple):
 
 
 def best(
-    scores_RN: Tensor, select: Select, top: int, out_RK: Tensor, *, tokens: bool, run: int = RUN
+    scores_RN: Tensor, select: Select, top: int, out_RK: Tensor, *, tokens: bool, run: int = 0
 ) -> None:
-    """Fill out_RK [R, K] (int64) with the `top` best of each row."""
+    """Fill out_RK [R, K] (int64) with the `top` best of each row; `run` sets another run."""
     rows, width = scores_RN.shape
+    usual, warps = SHORTEST if rows <= FEW else DENSEST
     blocks = select.blocks_RB
     kept = Kept(scores_RN, scores_RN)
     staged = False
@@ -175,7 +183,7 @@ def best(
         return (scores_RN, kept.bits_RN, kept.place_RN, listed, select.position_R)
 
     num_blocks = 0 if blocks is None else blocks.shape[1]
-    run = max(run, triton.next_power_of_2(2 * top))
+    run = max(run or usual, triton.next_power_of_2(2 * top))
     while width > run:
         runs = triton.cdiv(width, run)
         shorter = Kept(
@@ -184,12 +192,12 @@ def best(
         )
         cut[(runs, rows)](
             *inputs(), *shorter, width, top, num_blocks, select.ahead, select.pool,
-            **flags(), N=run, num_warps=WARPS,
+            **flags(), N=run, num_warps=warps,
         )  # fmt: skip
         kept, width, staged = shorter, runs * top, True
     write[(rows,)](
         *inputs(), out_RK, width, top, out_RK.shape[1], num_blocks, select.ahead, select.pool,
         **flags(), TOKENS=tokens, MEMBERS=select.pool if tokens else 1,
         ENTRIES=triton.next_power_of_2(out_RK.shape[1]),
-        N=max(16, triton.next_power_of_2(width)), num_warps=WARPS,
+        N=max(16, triton.next_power_of_2(width)), num_warps=warps,
     )  # fmt: skip

@@ -17,9 +17,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from tensorfold.backends.cuda_triton.kernels.whole import whole
+from tensorfold.backends.cuda_triton.kernels.whole import ALIGNED, whole
 
+# Tuned on an H200; float32 is multiplied without tensor cores, in smaller tiles.
 PLACES = 128
+PLACES_WIDE = 32
 WARPS = 4
 # Rows that take turns at a program's keys, once there are enough to fill the GPU without.
 TURNS = 16
@@ -118,10 +120,13 @@ def score_lists(
 
 
 def rows_at_once(width: int) -> int:
-    return max(1, SCRATCH // (4 * max(width, 1)))
+    """Rows whose scores are held at once: such that runs of rows begin where wide loads may."""
+    return max(ALIGNED, SCRATCH // (4 * max(width, 1)) // ALIGNED * ALIGNED)
 
 
 def given(index: Index) -> Index:
+    """As kernels read them."""
+    assert index.q_RHD.dtype == index.keys_SD.dtype, (index.q_RHD.dtype, index.keys_SD.dtype)
     return index._replace(
         q_RHD=whole(index.q_RHD),
         weight_RH=whole(index.weight_RH),
@@ -132,6 +137,10 @@ def given(index: Index) -> Index:
     )
 
 
+def places_of(index: Index) -> int:
+    return PLACES_WIDE if index.q_RHD.dtype == torch.float32 else PLACES
+
+
 def sizes_of(index: Index) -> dict[str, int]:
     heads, size = index.q_RHD.shape[1:]
     return {
@@ -139,7 +148,7 @@ def sizes_of(index: Index) -> dict[str, int]:
         "SIZE": size,
         "H": max(16, triton.next_power_of_2(heads)),
         "D": max(16, triton.next_power_of_2(size)),
-        "P": PLACES,
+        "P": places_of(index),
         "PAGE": index.per_page,
     }
 
@@ -149,7 +158,7 @@ def visible_scores(index: Index, first: int, end: int, width: int, least: int) -
     rows = end - first
     out = torch.empty(rows, width, device=index.q_RHD.device)
     turns = TURNS if rows >= MANY else 1
-    score_runs[(triton.cdiv(width, PLACES), triton.cdiv(rows, turns))](
+    score_runs[(triton.cdiv(width, places_of(index)), triton.cdiv(rows, turns))](
         *index[:6],
         out,
         first,
@@ -171,7 +180,7 @@ def listed_scores(index: Index, blocks_RB: Tensor, size: int, first: int, end: i
     """Scores [end - first, B * size] of what rows see of their blocks."""
     width = blocks_RB.shape[1] * size
     out = torch.empty(end - first, width, device=index.q_RHD.device)
-    score_lists[(triton.cdiv(width, PLACES), end - first)](
+    score_lists[(triton.cdiv(width, places_of(index)), end - first)](
         *index[:6],
         blocks_RB,
         out,

@@ -1,11 +1,13 @@
-"""`kda_blocks`: the block form of the delta rule (Yang et al., 2024), in three kernels.
+"""`kda_blocks`: the block form of the delta rule (Yang et al., 2024), in five kernels.
 
-`within` has one block of one head and scores its rows against one another, `solve` inverts their
-mutual corrections, and `across` has some columns of one head's state of a lane and walks the lane's
-blocks. What the first two leave for the last is made for a few blocks at a time. A block is always
-64 rows, so where a prompt or a call ends moves no sum.
+Of a block and head `cumulate` adds up gates, `within` scores rows against one another a sub-block
+at a time, `corners` inverts the mutual corrections of the rows of each sub-block, and `solve`
+carries them from sub-block to sub-block. `across` has some columns of one head's state of a lane
+and walks the lane's blocks. What the others leave for it is made for a few blocks at a time. A
+block is always 64 rows, and a row is made of the rows up to it: where a prompt or a call ends moves
+no sum.
 
-T rows of a block, S sub-blocks of P rows, K key and V value sizes.
+T rows of a block, S sub-blocks of P rows, K key and V value sizes, C columns.
 """
 
 from __future__ import annotations
@@ -22,12 +24,17 @@ from tensorfold.core.ops.kda_blocks import BLOCK
 # they reach 15 * 5.5, and the lift, a power of two, keeps both factors of a score far from the
 # ends of float32.
 PART = 16
+PARTS = BLOCK // PART
 LIFT = tl.constexpr(2.0**54)
+# Keys of a slice of `within` and columns of a program of `solve`: few registers, many programs.
+SLICE = 32
+SOLVED = 64
 # Columns of a state in a program of `across`: two a head of 128, 128 programs for 64 heads.
 COLUMNS = 64
-# Keys or values of a slice: tiles of all of them would not fit the registers.
-SLICE = 64
-WITHIN_WARPS = 8
+# Tuned on an H200.
+CUMULATE_WARPS = 4
+WITHIN_WARPS = 2
+WITHIN_STAGES = 3
 SOLVE_WARPS = 4
 ACROSS_WARPS = 8
 ACROSS_STAGES = 2
@@ -35,142 +42,172 @@ ACROSS_STAGES = 2
 SCRATCH = 256 * 2**20
 
 
-@triton.jit
-def inverse(lower, T: tl.constexpr, P: tl.constexpr, PRECISION: tl.constexpr):
-    """(I + lower)^-1 of a strictly lower [T, T]: P rows at a time by substitution, then the
-    sub-blocks, whose own part is nilpotent of order T // P = 4."""
-    S: tl.constexpr = T // P
-    s = tl.arange(0, S)
-    p = tl.arange(0, P)
-    own = s[:, None, None, None] == s[None, None, :, None]
-    corner = -tl.sum(tl.where(own, tl.reshape(lower, (S, P, S, P)), 0.0), 2)
-    for row in range(1, P):
-        here = (p == row)[None, :, None]
-        line = tl.sum(tl.where(here, corner, 0.0), 1)
-        line += tl.sum(line[:, :, None] * corner, 1)
-        corner = tl.where(here, line[:, None, :], corner)
-    corner += tl.where(p[:, None] == p[None, :], 1.0, 0.0)[None, :, :]
-    apart = tl.where(own, corner[:, :, None, :], 0.0)
-    near = tl.reshape(apart, (T, T))
+@triton.jit(do_not_specialize=["num_rows"])
+def cumulate(
+    gate, rows, total, num_rows, HEADS: tl.constexpr, KEY: tl.constexpr, KEYS: tl.constexpr,
+    T: tl.constexpr,
+):  # fmt: skip
+    """total [blocks, heads, T, K]: a block's gates added up; missing rows have none."""
+    head = tl.program_id(0)
+    block = tl.program_id(1).to(tl.int64)
     t = tl.arange(0, T)
-    far = tl.where((t // P)[:, None] > (t // P)[None, :], lower, 0.0)
-    n = tl.dot(near, far, input_precision=PRECISION)
-    twice = tl.dot(n, n, input_precision=PRECISION)
-    even = near + tl.dot(twice, near, input_precision=PRECISION)
-    return even - tl.dot(n, even, input_precision=PRECISION)
+    key = tl.arange(0, KEYS)
+    row = tl.load(rows + block * T + t).to(tl.int64)
+    mask = (row < num_rows)[:, None] & (key < KEY)[None, :]
+    at = (row * HEADS + head)[:, None] * KEY + key[None, :]
+    gate_TK = tl.load(gate + at, mask=mask, other=0.0).to(tl.float32)
+    own = ((block * HEADS + head) * T + t)[:, None] * KEYS + key[None, :]
+    tl.store(total + own, tl.cumsum(gate_TK, 0))
 
 
 @triton.jit(do_not_specialize=["num_rows"])
 def within(
-    q,
-    k,
-    gate,
-    beta,
-    rows,
-    total,
-    lower,
-    inner,
-    num_rows,
-    HEADS: tl.constexpr,
-    KEY: tl.constexpr,
-    KEYS: tl.constexpr,
-    T: tl.constexpr,
-    P: tl.constexpr,
-    D: tl.constexpr,
+    q, k, beta, rows, total, lower, inner, num_rows, HEADS: tl.constexpr, KEY: tl.constexpr,
+    KEYS: tl.constexpr, T: tl.constexpr, P: tl.constexpr, D: tl.constexpr,
     PRECISION: tl.constexpr,
-):
-    """Of a block: cumulated gates [T, K], and how its rows correct and read one another, each
-    [T, T]. Keys go by in slices of D."""
-    S: tl.constexpr = T // P
+):  # fmt: skip
+    """How a sub-block's rows correct and read those up to them: lower and inner [T, T]. Keys go by
+    in slices of D."""
     head = tl.program_id(0)
     block = tl.program_id(1).to(tl.int64)
+    first = tl.program_id(2) * P
     t = tl.arange(0, T)
-    p = tl.arange(0, P)
-    s = tl.arange(0, S)
+    # Keys of the sub-block's rows, then their queries.
+    pair = tl.arange(0, 2 * P)
+    reads = pair >= P
+    mine = first + pair % P
     size = tl.arange(0, D)
-    row = tl.load(rows + block * T + t).to(tl.int64)
-    here = row < num_rows
-    by_row = (row * HEADS + head)[:, None]
-    own = ((block * HEADS + head) * T + t)[:, None]
-    scores = tl.zeros((S, P, T), tl.float32)
-    reads = tl.zeros((S, P, T), tl.float32)
+    left = (block * HEADS + head) * T
+    row_X = tl.load(rows + block * T + mine).to(tl.int64)
+    here_X = row_X < num_rows
+    at_X = (row_X * HEADS + head) * KEY
+    own_X = tl.where(reads, q + at_X, k + at_X)
+    earlier = t < first + P
+    row_T = tl.load(rows + block * T + t).to(tl.int64)
+    here_T = earlier & (row_T < num_rows)
+    k_T = k + (row_T * HEADS + head) * KEY
+    score_XT = tl.zeros((2 * P, T), tl.float32)
     for at in range(0, KEYS, D):
-        mask = here[:, None] & (at + size < KEY)[None, :]
-        by_key = by_row * KEY + (at + size)[None, :]
-        gate_TD = tl.load(gate + by_key, mask=mask, other=0.0).to(tl.float32)
-        total_TD = tl.cumsum(gate_TD, 0)
-        tl.store(total + own * KEYS + (at + size)[None, :], total_TD)
-        k_TD = tl.load(k + by_key, mask=mask, other=0.0).to(tl.float32)
-        for part in range(S):
-            first = part * P
-            origin_D = tl.sum(tl.where((t == first)[:, None], total_TD, 0.0), 0)
-            mine = (s == part)[:, None, None]
-            own_PD = tl.sum(tl.where(mine, tl.reshape(total_TD, (S, P, D)), 0.0), 0)
-            raised_PD = tl.exp(own_PD - origin_D[None, :]) * LIFT
-            earlier = (t < first + P)[:, None]
-            fall_TD = tl.exp(tl.where(earlier, origin_D[None, :] - total_TD, 0.0)) / LIFT
-            fallen_DT = tl.trans(tl.where(earlier, k_TD * fall_TD, 0.0))
-            row_P = tl.load(rows + block * T + first + p).to(tl.int64)
-            by_P = (row_P * HEADS + head)[:, None] * KEY + (at + size)[None, :]
-            mask_P = (row_P < num_rows)[:, None] & (at + size < KEY)[None, :]
-            k_PD = tl.load(k + by_P, mask=mask_P, other=0.0).to(tl.float32)
-            q_PD = tl.load(q + by_P, mask=mask_P, other=0.0).to(tl.float32)
-            score_PT = tl.dot(k_PD * raised_PD, fallen_DT, input_precision=PRECISION)
-            read_PT = tl.dot(q_PD * raised_PD, fallen_DT, input_precision=PRECISION)
-            scores += tl.where(mine, score_PT[None, :, :], 0.0)
-            reads += tl.where(mine, read_PT[None, :, :], 0.0)
-    put = own * T + t[None, :]
-    rate_T = tl.load(beta + row * HEADS + head, mask=here, other=0.0).to(tl.float32)
-    corrected = rate_T[:, None] * tl.reshape(scores, (T, T))
-    tl.store(lower + put, tl.where(t[None, :] < t[:, None], corrected, 0.0))
-    tl.store(inner + put, tl.where(t[None, :] <= t[:, None], tl.reshape(reads, (T, T)), 0.0))
+        key = at + size
+        has_key = (key < KEY)[None, :]
+        own_XD = tl.load(own_X[:, None] + key[None, :], mask=here_X[:, None] & has_key, other=0.0)
+        origin_D = tl.load(total + (left + first) * KEYS + key)
+        own_total_XD = tl.load(total + (left + mine)[:, None] * KEYS + key[None, :])
+        raised_XD = own_XD.to(tl.float32) * (tl.exp(own_total_XD - origin_D[None, :]) * LIFT)
+        k_TD = tl.load(k_T[:, None] + key[None, :], mask=here_T[:, None] & has_key, other=0.0)
+        total_at = total + (left + t)[:, None] * KEYS + key[None, :]
+        total_TD = tl.load(total_at, mask=earlier[:, None] & (key < KEYS)[None, :], other=0.0)
+        fall_TD = tl.exp(tl.where(earlier[:, None], origin_D[None, :] - total_TD, 0.0)) / LIFT
+        fallen_DT = tl.trans(k_TD.to(tl.float32) * fall_TD)
+        score_XT = tl.dot(raised_XD, fallen_DT, score_XT, input_precision=PRECISION)
+    rate_X = tl.load(beta + row_X * HEADS + head, mask=here_X, other=0.0).to(tl.float32)
+    corrects = (t[None, :] < mine[:, None]) & ~reads[:, None]
+    read = (t[None, :] <= mine[:, None]) & reads[:, None]
+    value_XT = tl.where(corrects, rate_X[:, None] * score_XT, tl.where(read, score_XT, 0.0))
+    put = (left + mine) * T
+    tl.store(tl.where(reads, inner + put, lower + put)[:, None] + t[None, :], value_XT)
+
+
+@triton.jit
+def corners(lower, corner, T: tl.constexpr, P: tl.constexpr):
+    """corner [T, P]: (I + own)^-1 of the sub-blocks [P, P] along the diagonal of lower, row after
+    row."""
+    S: tl.constexpr = T // P
+    own = tl.program_id(0).to(tl.int64) * T
+    s = tl.arange(0, S)[:, None, None]
+    p = tl.arange(0, P)
+    row_SPP = own + s * P + p[None, :, None]
+    solved = -tl.load(lower + row_SPP * T + s * P + p[None, None, :])
+    for row in range(1, P):
+        here = (p == row)[None, :, None]
+        line = tl.sum(tl.where(here, solved, 0.0), 1)
+        line += tl.sum(line[:, :, None] * solved, 1)
+        solved = tl.where(here, line[:, None, :], solved)
+    solved += tl.where(p[:, None] == p[None, :], 1.0, 0.0)[None, :, :]
+    tl.store(corner + row_SPP * P + p[None, None, :], solved)
+
+
+@triton.jit
+def right_of(
+    x, beta, rows, total, num_rows, block, left, part, head, column, HEADS, SIZE, SIZES, T,
+    P: tl.constexpr, ERASE: tl.constexpr,
+):  # fmt: skip
+    """A sub-block's right-hand side: its values, or what its keys find of the state."""
+    place_P = part * P + tl.arange(0, P)
+    row_P = tl.load(rows + block * T + place_P).to(tl.int64)
+    here_P = row_P < num_rows
+    at = (row_P * HEADS + head)[:, None] * SIZE + column[None, :]
+    mask = here_P[:, None] & (column < SIZE)[None, :]
+    x_PC = tl.load(x + at, mask=mask, other=0.0).to(tl.float32)
+    rate_P = tl.load(beta + row_P * HEADS + head, mask=here_P, other=0.0).to(tl.float32)
+    x_PC = rate_P[:, None] * x_PC
+    if ERASE:
+        total_at = total + (left + place_P)[:, None] * SIZES + column[None, :]
+        x_PC *= tl.exp(tl.load(total_at, mask=(column < SIZES)[None, :], other=0.0))
+    return x_PC
+
+
+@triton.jit
+def taken(
+    right_PC, lower, left, part, other, solved_PC, T, PRECISION: tl.constexpr, P: tl.constexpr
+):
+    """What is left of a right-hand side when an earlier sub-block's rows are solved."""
+    p = tl.arange(0, P)
+    lower_PP = tl.load(lower + (left + part * P + p)[:, None] * T + other * P + p[None, :])
+    return right_PC - tl.dot(lower_PP, solved_PC, input_precision=PRECISION)
+
+
+@triton.jit
+def put_solved(
+    right_PC, corner, out, left, part, column, SIZES, PRECISION: tl.constexpr, P: tl.constexpr
+):
+    p = tl.arange(0, P)
+    left_P = left + part * P + p
+    corner_PP = tl.load(corner + left_P[:, None] * P + p[None, :])
+    solved_PC = tl.dot(corner_PP, right_PC, input_precision=PRECISION)
+    put = out + left_P[:, None] * SIZES + column[None, :]
+    tl.store(put, solved_PC, mask=(column < SIZES)[None, :])
+    return solved_PC
 
 
 @triton.jit(do_not_specialize=["num_rows"])
 def solve(
-    k,
-    v,
-    beta,
-    rows,
-    total,
-    lower,
-    value,
-    erase,
-    num_rows,
-    HEADS: tl.constexpr,
-    KEY: tl.constexpr,
-    VALUE: tl.constexpr,
-    KEYS: tl.constexpr,
-    VALUES: tl.constexpr,
-    T: tl.constexpr,
-    P: tl.constexpr,
-    D: tl.constexpr,
-    PRECISION: tl.constexpr,
-    SOLVE: tl.constexpr,
-):
-    """Of a block: corrected values [T, V], and what they take of the state, [T, K]."""
+    x, beta, rows, total, lower, corner, out, num_rows, HEADS: tl.constexpr, SIZE: tl.constexpr,
+    SIZES: tl.constexpr, C: tl.constexpr, T: tl.constexpr, P: tl.constexpr, ERASE: tl.constexpr,
+    HOW: tl.constexpr,
+):  # fmt: skip
+    """out [blocks, heads, T, SIZES] = (I + lower)^-1 of beta times x, some columns of it; T is four
+    sub-blocks."""
     head = tl.program_id(0)
     block = tl.program_id(1).to(tl.int64)
-    t = tl.arange(0, T)
-    size = tl.arange(0, D)
-    own = ((block * HEADS + head) * T + t)[:, None]
-    solved = inverse(tl.load(lower + own * T + t[None, :]), T, P, SOLVE)
-    row = tl.load(rows + block * T + t).to(tl.int64)
-    here = row < num_rows
-    by_row = (row * HEADS + head)[:, None]
-    rate_T = tl.load(beta + row * HEADS + head, mask=here, other=0.0).to(tl.float32)
-    for at in range(0, KEYS, D):
-        mask = here[:, None] & (at + size < KEY)[None, :]
-        k_TD = tl.load(k + by_row * KEY + (at + size)[None, :], mask=mask, other=0.0)
-        put = own * KEYS + (at + size)[None, :]
-        right_TD = rate_T[:, None] * k_TD.to(tl.float32) * tl.exp(tl.load(total + put))
-        tl.store(erase + put, tl.dot(solved, right_TD, input_precision=PRECISION))
-    for at in range(0, VALUES, D):
-        mask = here[:, None] & (at + size < VALUE)[None, :]
-        v_TD = tl.load(v + by_row * VALUE + (at + size)[None, :], mask=mask, other=0.0)
-        right_TD = rate_T[:, None] * v_TD.to(tl.float32)
-        put = own * VALUES + (at + size)[None, :]
-        tl.store(value + put, tl.dot(solved, right_TD, input_precision=PRECISION))
+    column = tl.program_id(2) * C + tl.arange(0, C)
+    left = (block * HEADS + head) * T
+    right0 = right_of(
+        x, beta, rows, total, num_rows, block, left, 0, head, column, HEADS, SIZE, SIZES, T, P,
+        ERASE,
+    )  # fmt: skip
+    right1 = right_of(
+        x, beta, rows, total, num_rows, block, left, 1, head, column, HEADS, SIZE, SIZES, T, P,
+        ERASE,
+    )  # fmt: skip
+    right2 = right_of(
+        x, beta, rows, total, num_rows, block, left, 2, head, column, HEADS, SIZE, SIZES, T, P,
+        ERASE,
+    )  # fmt: skip
+    right3 = right_of(
+        x, beta, rows, total, num_rows, block, left, 3, head, column, HEADS, SIZE, SIZES, T, P,
+        ERASE,
+    )  # fmt: skip
+    solved = put_solved(right0, corner, out, left, 0, column, SIZES, HOW, P)
+    right1 = taken(right1, lower, left, 1, 0, solved, T, HOW, P)
+    right2 = taken(right2, lower, left, 2, 0, solved, T, HOW, P)
+    right3 = taken(right3, lower, left, 3, 0, solved, T, HOW, P)
+    solved = put_solved(right1, corner, out, left, 1, column, SIZES, HOW, P)
+    right2 = taken(right2, lower, left, 2, 1, solved, T, HOW, P)
+    right3 = taken(right3, lower, left, 3, 1, solved, T, HOW, P)
+    solved = put_solved(right2, corner, out, left, 2, column, SIZES, HOW, P)
+    right3 = taken(right3, lower, left, 3, 2, solved, T, HOW, P)
+    put_solved(right3, corner, out, left, 3, column, SIZES, HOW, P)
 
 
 @triton.jit(do_not_specialize=["num_rows", "num_blocks"])
@@ -258,36 +295,44 @@ def kda_blocks(
     num_blocks = rows_NT.shape[0]
     keys, values = (max(PART, triton.next_power_of_2(size)) for size in (key, value))
     columns = min(COLUMNS, values)
-    widths = (keys, BLOCK, BLOCK, values, keys)
+    widths = (keys, BLOCK, BLOCK, PART, values, keys)
     at_once = max(1, SCRATCH // (4 * heads * BLOCK * sum(widths)))
     q, k, v, gate, beta = (whole(x) for x in (q_RHK, k_RHK, v_RHV, gate_RHK, beta_RH))
     state = in_place(state_LHKV)
-    by_key = {"HEADS": heads, "KEY": key, "KEYS": keys, "T": BLOCK}
-    by_both = {**by_key, "VALUE": value, "VALUES": values}
+    sizes = {"HEADS": heads, "T": BLOCK}
+    by_key = {**sizes, "KEY": key, "KEYS": keys}
     how = precision(q_RHK, k_RHK, v_RHV)
     exact = "ieee" if how == "ieee" else "tf32x3"
-    parts = {"P": PART, "D": min(SLICE, keys, values), "PRECISION": how}
     scratch = [
         torch.empty(min(at_once, num_blocks), heads, BLOCK, width, device=q.device)
         for width in widths
     ]
-    total, lower, inner, solved, erase = scratch
+    total, lower, inner, corner, solved, erase = scratch
     for first in range(0, num_blocks, at_once):
         blocks = min(at_once, num_blocks - first)
+        grid = (heads, blocks)
         block_rows = whole(rows_NT[first : first + blocks])
         lanes = whole(lane_N[first : first + blocks])
-        within[(heads, blocks)](
-            q, k, gate, beta, block_rows, total, lower, inner, rows,
-            **by_key, **parts, num_warps=WITHIN_WARPS,
+        cumulate[grid](gate, block_rows, total, rows, **by_key, num_warps=CUMULATE_WARPS)
+        within[(*grid, PARTS)](
+            q, k, beta, block_rows, total, lower, inner, rows,
+            **by_key, P=PART, D=min(SLICE, keys), PRECISION=how, num_warps=WITHIN_WARPS,
+            num_stages=WITHIN_STAGES,
         )  # fmt: skip
-        solve[(heads, blocks)](
-            k, v, beta, block_rows, total, lower, solved, erase, rows,
-            **by_both, **parts, SOLVE=exact,
-            num_warps=2 * SOLVE_WARPS if how == "ieee" else SOLVE_WARPS,
-        )  # fmt: skip
+        corners[(heads * blocks,)](lower, corner, T=BLOCK, P=PART, num_warps=1)
+        for x, size, padded, out, erases in (
+            (v, value, values, solved, False),
+            (k, key, keys, erase, True),
+        ):
+            step = min(SOLVED, padded)
+            solve[(*grid, triton.cdiv(padded, step))](
+                x, beta, block_rows, total, lower, corner, out, rows, **sizes, SIZE=size,
+                SIZES=padded, C=step, P=PART, ERASE=erases, HOW=exact, num_warps=SOLVE_WARPS,
+            )  # fmt: skip
         across[(triton.cdiv(value, columns), heads, blocks)](
             q, k, block_rows, lanes, total, solved, erase, inner, state, out_RHV, rows, blocks,
-            **by_both, COLUMNS=columns, PRECISION=how, num_warps=ACROSS_WARPS,
+            **by_key, VALUE=value, VALUES=values, COLUMNS=columns, PRECISION=how,
+            num_warps=2 * ACROSS_WARPS if how == "ieee" else ACROSS_WARPS,
             num_stages=ACROSS_STAGES,
         )  # fmt: skip
     return out_RHV

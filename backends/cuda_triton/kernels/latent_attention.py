@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from tensorfold.backends.cuda_triton.kernels.attend import Keys, attend
+from tensorfold.backends.cuda_triton.kernels.attend import LONG, Keys, attend
 
 
 def latent_attention(
@@ -19,4 +19,4 @@ def latent_attention(
     # No window: empty lists of rows of an empty ring.
     no_RW = list_RK[:, :0]
     keys = Keys(latents_SC, latents_SC, no_RW, latents_SC, list_RK, table_LP, lane_R, page)
-    return attend(q_RHC, keys, None, scale)
+    return attend(q_RHC, keys, None, scale, LONG)

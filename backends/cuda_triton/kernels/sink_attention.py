@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from tensorfold.backends.cuda_triton.kernels.attend import Keys, attend
+from tensorfold.backends.cuda_triton.kernels.attend import SHORT, Keys, attend
 
 
 def sink_attention(
@@ -19,4 +19,4 @@ def sink_attention(
 ) -> Tensor:
     # No pages: the lists name rows themselves.
     keys = Keys(ring_SC, new_TC, window_RW, memory_SC, list_RK, list_RK, window_RW, 0)
-    return attend(q_RHC, keys, sink_H, scale)
+    return attend(q_RHC, keys, sink_H, scale, SHORT)
