@@ -131,7 +131,8 @@ class Piece:
     """Rows `[start, end)` of one pass. `end` is the prompt's end or on the grid.
 
     `want` is how many drafts to propose after the first token, `mask` the vocabulary mask of that
-    token (little-endian bits, 1 allowed), `logprobs` as in `Opening`, for the piece's own rows.
+    token (little-endian bits, 1 allowed), `logprobs` as in `Opening`, for the piece's own rows:
+    asked of a pass from its start or a mark on, since rows that nobody asked for may be left out.
     """
 
     stream: int

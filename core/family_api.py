@@ -73,6 +73,24 @@ class Cut(NamedTuple):
     rows: int
 
 
+class Read(NamedTuple):
+    """What is read of a stream's `rows` rows of a prompt forward: the hidden row of the last one
+    before a stop, of all of them with `every`.
+
+    A stop is a position at which the stream's state is kept or its reply begins. `ahead` rows of
+    its prompt lie between these and the first stop that they do not pass.
+    """
+
+    rows: int
+    ahead: int
+    every: bool = False
+
+    @property
+    def last(self) -> bool:
+        """Whether the hidden row of the last of them is read."""
+        return self.every or not self.ahead
+
+
 class Rows(NamedTuple):
     """The rows of one forward, padded to the backend's row tile with rows of the spare lane.
 
@@ -90,6 +108,10 @@ class Rows(NamedTuple):
     in order.
 
     `width` bounds the tokens that any row sees, rounded up to one of few sizes.
+
+    Prompt forwards may have `reads`, on the host, a stream each; without it all is read. A model
+    may leave out what can reach nothing that is read: such hidden rows are NaN, and state that no
+    row behind a stop reads need not be there.
     """
 
     ids_R: Tensor
@@ -105,6 +127,7 @@ class Rows(NamedTuple):
     rows_BW: Tensor | None = None
     blocks_NT: Tensor | None = None
     block_lane_N: Tensor | None = None
+    reads: tuple[Read, ...] | None = None
 
 
 class Model(Protocol):

@@ -118,6 +118,9 @@ class Settings:
         "where tables that are read by row stay: disk or memory",
         choices=("disk", "memory"),
     )
+    prompt_shortcut: bool = switch(
+        True, "TF_PROMPT_SHORTCUT", "flag", "engine", "leave out prompt rows that nothing reads"
+    )
     dtype: str = switch(
         "",
         "TF_DTYPE",
@@ -288,11 +291,7 @@ class Settings:
     trace: str = switch("", "TF_TRACE", "file", "server", "file for the turns' trace; empty: none")
     admin: bool = switch(False, "TF_ADMIN", "flag", "server", "answer the routes under /debug")
     cache_dir: str = switch(
-        "",
-        "TF_CACHE_DIR",
-        "folder",
-        "engine",
-        "folder for compiled artifacts; empty: the user's cache",
+        "", "TF_CACHE_DIR", "folder", "engine", "for compiled artifacts; empty: the user's cache"
     )
     # The names that a flag or the environment gave: no preset changes them.
     given: frozenset[str] = field(default=frozenset(), compare=False)

@@ -17,7 +17,8 @@ from tensorfold.core.engine import batch, noise, sampling
 from tensorfold.core.engine.packing import Depth, Shape
 from tensorfold.core.engine.sampling import Reach, has_cuts
 from tensorfold.core.engine.state import Seat
-from tensorfold.core.engine_api import Opening, Sampling
+from tensorfold.core.engine_api import Opening, Piece, Sampling
+from tensorfold.core.family_api import Read
 
 
 class Limits(NamedTuple):
@@ -37,12 +38,13 @@ class Stream:
     """An open stream: its opening, what it has claimed, and how many of its rows count.
 
     `base` is its seed's `noise.base_key`. `head` is how far its cuts are looked for, from what they
-    needed lately; it changes no token.
+    needed lately; it changes no token. `whole`: its rows can be read on from, as behind a stop.
     """
 
     opening: Opening
     seat: Seat
     rows: int
+    whole: bool = True
     base: int = field(init=False)
     head: int = field(init=False)
     needed: float = field(init=False, default=0.0)
@@ -58,6 +60,12 @@ class Stream:
             self.needed = max(needed, self.needed * MEMORY)
             top_k = self.opening.sampling.top_k
             self.head = head_for(max(top_k, int(SPARE * self.needed)))
+
+    def read(self, piece: Piece) -> Read:
+        """What is read of a piece's rows."""
+        stops = (*self.opening.marks, len(self.opening.prompt))
+        stop = min(stop for stop in stops if stop >= piece.end)
+        return Read(piece.end - piece.start, stop - piece.end, piece.logprobs is not None)
 
 
 # How fast what a draw needed is forgotten, and how much more than that is looked at.

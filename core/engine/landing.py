@@ -184,7 +184,8 @@ def ended(
         results.append(
             Ended(
                 token=tokens[place],
-                fault=FAULTS.get(faults[place]),
+                # A row that nobody reads may have been left out.
+                fault=FAULTS.get(faults[place]) if streams[piece.stream].read(piece).last else None,
                 logprob=logprob,
                 drafts=drafts.get(place, Drafts()),
                 rows=tuple(rows),

@@ -78,6 +78,7 @@ class Loaded:
     chunk_rows: int
     window_rows: int
     drafts: int
+    shortcut: bool
 
 
 def compiles(order: EngineOrder, device: Device) -> bool:
@@ -149,6 +150,7 @@ def open_torch_engine(
         drafter=drafter,
         runner=runner,
         group=group,
+        shortcut=loaded.shortcut,
     )
     if runner is not None:
         warm(engine, order.progress)
@@ -260,6 +262,7 @@ def load(
         chunk_rows=settings.chunk_rows,
         window_rows=settings.window_rows,
         drafts=settings.drafts,
+        shortcut=settings.prompt_shortcut,
     )
 
 
@@ -325,6 +328,7 @@ def sizes_of(loaded: Loaded, device: Device) -> Sizes:
         context=loaded.context,
         vocab_size=loaded.vocab_size,
         window_rows=loaded.window_rows,
+        shortcut=loaded.shortcut,
     )
 
 

@@ -32,13 +32,15 @@ class Order(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ordering:
-    """`staging` gives a host array of so many words, to be written before the next step is run."""
+    """`staging` gives a host array of so many words, to be written before the next step is run;
+    with `shortcut` a prompt's shape says what of it is read."""
 
     storage: Storage
     sizes: Sizes
     limits: Limits
     buckets: Buckets
     staging: Callable[[int], np.ndarray]
+    shortcut: bool
 
     def round(self, streams: Mapping[int, Stream], windows: Sequence[Window], exact: bool) -> Order:
         """`exact`: every draw reaches the whole vocabulary."""
@@ -137,6 +139,7 @@ class Ordering:
                 blocks=len(grid_lanes),
                 read=len(reads),
                 read_top=min(read_top, self.limits.vocab_size),
+                reads=tuple(map(Stream.read, own, pieces)) if self.shortcut else None,
             ),
             exact,
         )

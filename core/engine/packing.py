@@ -17,6 +17,7 @@ import numpy as np
 from torch import Tensor
 
 from tensorfold.core.engine.sampling import Reach
+from tensorfold.core.family_api import Read
 
 
 class Depth(NamedTuple):
@@ -36,7 +37,7 @@ class Shape(NamedTuple):
     blocks of a prompt. noisy, cut, masked, told: rows of `drawn` (or all of them) with noise, cuts,
     masks and log-probabilities; top: alternatives told. asks: streams that want drafts, the
     greediest first, with noise and cuts; depths: how many still want each chained draft. read: rows
-    of a prompt whose log-probabilities are told, read_top: alternatives.
+    of a prompt whose log-probabilities are told, read_top: alternatives. reads: `Rows.reads`.
     """
 
     rows: int
@@ -55,6 +56,7 @@ class Shape(NamedTuple):
     chain_width: int = 0
     read: int = 0
     read_top: int = 0
+    reads: tuple[Read, ...] | None = None
 
     @property
     def asks(self) -> Depth:

@@ -17,7 +17,7 @@ from tensorfold.core.engine import batch, optable
 from tensorfold.core.engine.batch import Run
 from tensorfold.core.engine.optable import Call, Candidates
 from tensorfold.core.engine.state import Seat, Storage
-from tensorfold.core.family_api import Model
+from tensorfold.core.family_api import Model, Read
 from tensorfold.core.ops import Ops
 from tensorfold.core.state_spec import PerToken
 
@@ -37,6 +37,7 @@ class Sizes:
     context: int
     vocab_size: int
     window_rows: int
+    shortcut: bool = False
 
 
 def model_calls(
@@ -66,8 +67,10 @@ def exercise(model: Model, storage: Storage, sizes: Sizes) -> None:
         page = storage.spec.page
         tokens = torch.randint(0, sizes.vocab_size, (length,), generator=generator).tolist()
 
-        def forward(runs: list[Run], prompt: bool) -> None:
+        def forward(runs: list[Run], prompt: bool, ahead: int | None = None) -> None:
             built = batch.build(runs, storage, prompt=prompt, tile=sizes.tile, context=context)
+            if ahead is not None:
+                built = built._replace(reads=tuple(Read(len(run.tokens), ahead) for run in runs))
             hidden_RD = model.prompt(built) if prompt else model.window(built)
             if not prompt:
                 model.settle(built, built.count_B)
@@ -75,6 +78,9 @@ def exercise(model: Model, storage: Storage, sizes: Sizes) -> None:
 
         for start in sorted({0, (context - length) // page * page}):
             forward([Run(tokens, seats[0].lane, start)], True)
+        # As prompts run where not all of them is read: up to their end, and far before it.
+        for ahead in (0, context) if sizes.shortcut else ():
+            forward([Run(tokens, seats[0].lane, 0)], True, ahead)
         window = tokens[: min(WINDOW_ROWS, sizes.window_rows, context)]
         # One block and one stream, whose sizes of one are shapes of their own to a compiler.
         forward([Run(tokens[: page // 2], seats[0].lane, 0)], True)

@@ -63,6 +63,7 @@ class OpenFlight(Generic[Result]):
 class TorchEngine:
     """An `engine_api.Engine` over one model; `tile` is the backend's row tile.
 
+    With `shortcut` the model is told what of a prompt is read, and may leave out the rest.
     `redone` counts the draws that needed more reach and were made again. `group` is the ranks that
     make the same calls, where there are several.
     """
@@ -77,6 +78,7 @@ class TorchEngine:
         drafter: Drafter | BlockDrafter | None = None,
         runner: Runner | None = None,
         group: Group | None = None,
+        shortcut: bool = True,
     ) -> None:
         self.info = info
         self.group = group
@@ -117,6 +119,7 @@ class TorchEngine:
             ),
             buckets=self.runner.buckets,
             staging=self.runner.staging,
+            shortcut=shortcut,
         )
 
     @torch.inference_mode()
@@ -159,6 +162,7 @@ class TorchEngine:
             end = len(stream.opening.prompt)
             assert piece.start == stream.rows < piece.end <= end, (piece, stream.rows, end)
             assert piece.end == end or piece.end % self.info.grid == 0, (piece, end)
+            assert stream.whole or piece.logprobs is None, (piece, "rows before it ran unread")
         flight = OpenFlight(self, lambda: self.launch_fill(pieces))
         self.flying = flight
         return flight
@@ -201,7 +205,7 @@ class TorchEngine:
             return Filled(stream=piece.stream, fault=found.fault)
         stream = self.streams[piece.stream]
         opening = stream.opening
-        stream.rows = piece.end
+        stream.rows, stream.whole = piece.end, stream.read(piece).last
         saved = None
         if piece.end in opening.marks:
             number, kept = self.storage.keep(stream.seat, opening.prompt[: piece.end])

@@ -1,7 +1,8 @@
 """Windowed attention with compressed rows, and the index that picks them (spec dsv41, 2.5 to 2.7).
 
 R rows, D hidden or index size, H heads, C head size, W window rows, K listed rows, B blocks,
-G groups, L lanes, T ring rows, M members of a compressed row.
+G groups, L lanes, T ring rows, M members of a compressed row. Where a layer is cut (`Cut`), T are
+the rows that leave a row in the window, and Q those that go on.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from tensorfold.core.ops.pick_tokens import slots
 from tensorfold.core.ops.rounding import fp4_round, fp4_round_fine, fp8_round
 from tensorfold.families.dsv41.config import Config
 from tensorfold.families.dsv41.plan import Memory, Window
-from tensorfold.families.dsv41.rope import rotate
+from tensorfold.families.dsv41.rope import Turn, rotate
+from tensorfold.families.dsv41.shortcut import Cut
 from tensorfold.families.dsv41.state import SourceState
 from tensorfold.families.dsv41.weights import Attention, Compressor, Index
 
@@ -34,6 +36,9 @@ class Picked(NamedTuple):
 
     slot_RK: Tensor
     blocks_RB: Tensor
+
+    def at(self, row_Q: Tensor) -> Picked:
+        return Picked(self.slot_RK[row_Q], self.blocks_RB[row_Q])
 
 
 def nothing_picked(rows: int, like: Tensor) -> Picked:
@@ -106,21 +111,41 @@ def pick(
 
 
 class Inputs(NamedTuple):
-    """A layer's queries q_RHC and window rows kv_RC, turned, and the query's normed latent."""
+    """A layer's queries q_QHC and window rows kv_TC, turned, and the query's normed latent."""
 
-    latent_RK: Tensor
-    q_RHC: Tensor
-    kv_RC: Tensor
+    latent_QK: Tensor
+    q_QHC: Tensor
+    kv_TC: Tensor
 
 
-def inputs(config: Config, ops: Ops, w: Attention, window: Window, x_RD: Tensor) -> Inputs:
-    joined = ops.linear(narrowed(config, x_RD), w.in_proj)
-    q_down, kv_RC = joined.split([config.q_rank, config.head_size], -1)
-    latent_RK = ops.rms_norm(q_down.contiguous(), w.q_norm, config.norm_eps)
-    latent_RK = narrowed(config, latent_RK)
-    q_RHC = ops.linear(latent_RK, w.q_up).view(-1, config.heads, config.head_size)
-    kv_RC = rotate(ops.rms_norm(kv_RC.contiguous(), w.kv_norm, config.norm_eps), window.turn)
-    return Inputs(latent_RK, rotate(q_RHC, window.turn), narrowed(config, kv_RC))
+def joined_inputs(config: Config, ops: Ops, w: Attention, x_TD: Tensor) -> tuple[Tensor, Tensor]:
+    """The query's latent and the window row before their norms, one product."""
+    joined = ops.linear(narrowed(config, x_TD), w.in_proj)
+    q_down, kv_TC = joined.split([config.q_rank, config.head_size], -1)
+    return q_down, kv_TC.contiguous()
+
+
+def window_row(config: Config, ops: Ops, w: Attention, turn: Turn, kv_TC: Tensor) -> Tensor:
+    return narrowed(config, rotate(ops.rms_norm(kv_TC, w.kv_norm, config.norm_eps), turn))
+
+
+def inputs(
+    config: Config,
+    ops: Ops,
+    w: Attention,
+    window: Window,
+    x_TD: Tensor,
+    within_Q: Tensor | None = None,
+) -> Inputs:
+    q_down, kv_TC = joined_inputs(config, ops, w, x_TD)
+    if within_Q is not None:
+        q_down = q_down[within_Q]
+    latent_QK = ops.rms_norm(q_down.contiguous(), w.q_norm, config.norm_eps)
+    latent_QK = narrowed(config, latent_QK)
+    q_QHC = ops.linear(latent_QK, w.q_up).view(-1, config.heads, config.head_size)
+    key_turn = window.turn if window.key_turn is None else window.key_turn
+    kv_TC = window_row(config, ops, w, key_turn, kv_TC)
+    return Inputs(latent_QK, rotate(q_QHC, window.turn), kv_TC)
 
 
 def output(config: Config, ops: Ops, w: Attention, window: Window, o_RHC: Tensor) -> Tensor:
@@ -139,32 +164,67 @@ def attend(
     window: Window,
     plan: Memory | None,
     role: Role,
+    cut: Cut | None,
     picked: Picked,
     x_RD: Tensor,
 ) -> tuple[Tensor, Picked]:
-    """One layer's attention; also what its index, or the one before it, picked."""
-    given = inputs(config, ops, w, window, x_RD)
+    """One layer's attention; also what its index, or the one before it, picked.
+
+    With a `cut` every row is compressed, and what is given back is of those that go on.
+    """
+    if w.compressor is not None:
+        assert state is not None
+        assert plan is not None
+        compress(config, ops, w.compressor, state, plan, x_RD)
+    within_Q = None
+    if cut is not None:
+        within_Q = cut.within_Q
+        x_RD, picked = x_RD[cut.keys_T], picked.at(cut.goes_Q)
+    given = inputs(config, ops, w, window, x_RD, within_Q)
     ring_SC = window_LTC.flatten(0, 1)
     memory_SC, slot_RK = ring_SC, picked.slot_RK[:, :0]
     if state is not None:
         assert plan is not None
-        if w.compressor is not None:
-            compress(config, ops, w.compressor, state, plan, x_RD)
         if w.indexer is not None:
-            latent_RK = given.latent_RK
+            x_RD = x_RD if within_Q is None else x_RD[within_Q]
+            latent_QK = given.latent_QK
             picked = pick(
-                config, ops, w.indexer, state, window, plan, role, picked, latent_RK, x_RD
+                config, ops, w.indexer, state, window, plan, role, picked, latent_QK, x_RD
             )
         memory_SC, slot_RK = state.latents_SC, picked.slot_RK
-    o_RHC = ops.sink_attention(
-        given.q_RHC,
+    o_QHC = ops.sink_attention(
+        given.q_QHC,
         ring_SC,
-        given.kv_RC,
+        given.kv_TC,
         window.source_RW,
         memory_SC,
         slot_RK,
         w.sink_H,
         config.head_size**-0.5,
     )
-    ring_SC.index_copy_(0, window.slot_R, given.kv_RC)
-    return output(config, ops, w, window, o_RHC), picked
+    ring_SC.index_copy_(0, window.slot_R, given.kv_TC)
+    return output(config, ops, w, window, o_QHC), picked
+
+
+def leave(
+    config: Config,
+    ops: Ops,
+    w: Attention,
+    window_LTC: Tensor,
+    state: SourceState | None,
+    window: Window,
+    plan: Memory | None,
+    keys_T: Tensor,
+    x_RD: Tensor,
+) -> None:
+    """What rows leave for others where none of them goes on: as `attend` does it."""
+    if w.compressor is not None:
+        assert state is not None
+        assert plan is not None
+        compress(config, ops, w.compressor, state, plan, x_RD)
+    if not keys_T.shape[0]:
+        return
+    _, kv_TC = joined_inputs(config, ops, w, x_RD[keys_T])
+    turn = window.turn if window.key_turn is None else window.key_turn
+    kv_TC = window_row(config, ops, w, turn, kv_TC)
+    window_LTC.flatten(0, 1).index_copy_(0, window.slot_R, kv_TC)

@@ -16,9 +16,10 @@ from tensorfold.core.ops import Ops
 from tensorfold.core.ops.experts import clamped_swiglu
 from tensorfold.core.ops.wide import wide, wide_dtype
 from tensorfold.families.common.padding import of_real_rows
-from tensorfold.families.dsv41.attention import Picked, Role, attend, narrowed
+from tensorfold.families.dsv41.attention import Picked, Role, attend, leave, narrowed
 from tensorfold.families.dsv41.config import Config
 from tensorfold.families.dsv41.plan import Memory, Window
+from tensorfold.families.dsv41.shortcut import Cut
 from tensorfold.families.dsv41.state import SourceState
 from tensorfold.families.dsv41.weights import Attention, Engram, Hyper, Mlp, Moe
 
@@ -29,6 +30,9 @@ class Streams(NamedTuple):
     x_RND: Tensor
     pre_RN: Tensor
 
+    def at(self, row_Q: Tensor) -> Streams:
+        return Streams(self.x_RND[row_Q], self.pre_RN[row_Q])
+
 
 def begin(config: Config, embedded_RD: Tensor) -> Streams:
     """Every stream starts as the embedding; the first sublayer reads the first of them."""
@@ -38,13 +42,28 @@ def begin(config: Config, embedded_RD: Tensor) -> Streams:
     return Streams(x_RND, pre_RN)
 
 
-def enter(config: Config, ops: Ops, w: Hyper, s: Streams) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """A sublayer's normed input; the next one's reading weights; what `Ops.hc_join` needs."""
-    pre_RN, post_RN, comb_RNN = ops.hc_mix(
-        s.x_RND, w.fn, w.base, w.scale, config.norm_eps, config.hc_eps, config.sinkhorn
+class Mixed(NamedTuple):
+    """The next sublayer's reading weights, and what `Ops.hc_join` needs."""
+
+    pre_RN: Tensor
+    post_RN: Tensor
+    comb_RNN: Tensor
+
+
+def entering(config: Config, ops: Ops, w: Hyper, s: Streams) -> Tensor:
+    """A sublayer's normed input."""
+    return ops.rms_norm(ops.hc_collapse(s.x_RND, s.pre_RN), w.norm, config.norm_eps)
+
+
+def mixed(config: Config, ops: Ops, w: Hyper, s: Streams) -> Mixed:
+    return Mixed(
+        *ops.hc_mix(s.x_RND, w.fn, w.base, w.scale, config.norm_eps, config.hc_eps, config.sinkhorn)
     )
-    x_RD = ops.rms_norm(ops.hc_collapse(s.x_RND, s.pre_RN), w.norm, config.norm_eps)
-    return x_RD, pre_RN, post_RN, comb_RNN
+
+
+def put_back(ops: Ops, y_RD: Tensor, s: Streams, mix: Mixed) -> Streams:
+    """A sublayer's output put back into the streams it read."""
+    return Streams(ops.hc_join(y_RD, s.x_RND, mix.post_RN, mix.comb_RNN), mix.pre_RN)
 
 
 def shared(config: Config, ops: Ops, w: Mlp, narrow_RD: Tensor) -> Tensor:
@@ -80,20 +99,42 @@ def attention_sublayer(
     window: Window,
     plan: Memory | None,
     role: Role,
+    cut: Cut | None,
     picked: Picked,
     s: Streams,
 ) -> tuple[Streams, Picked]:
-    x_RD, pre_RN, post_RN, comb_RNN = enter(config, ops, w, s)
-    y_RD, picked = attend(config, ops, own, window_LTC, state, window, plan, role, picked, x_RD)
-    return Streams(ops.hc_join(y_RD, s.x_RND, post_RN, comb_RNN), pre_RN), picked
+    """With a `cut`, what is given back is of the rows that go on."""
+    x_RD = entering(config, ops, w, s)
+    s = s if cut is None else s.at(cut.goes_Q)
+    mix = mixed(config, ops, w, s)
+    y_RD, picked = attend(
+        config, ops, own, window_LTC, state, window, plan, role, cut, picked, x_RD
+    )
+    return put_back(ops, y_RD, s, mix), picked
+
+
+def leaving_sublayer(
+    config: Config,
+    ops: Ops,
+    w: Hyper,
+    own: Attention,
+    window_LTC: Tensor,
+    state: SourceState | None,
+    window: Window,
+    plan: Memory | None,
+    keys_T: Tensor,
+    s: Streams,
+) -> None:
+    """Attention where no row goes on: only what rows leave for others."""
+    x_RD = entering(config, ops, w, s)
+    leave(config, ops, own, window_LTC, state, window, plan, keys_T, x_RD)
 
 
 def moe_sublayer(
     config: Config, ops: Ops, w: Hyper, own: Moe, top: int, real_R1: Tensor, s: Streams
 ) -> Streams:
-    x_RD, pre_RN, post_RN, comb_RNN = enter(config, ops, w, s)
-    y_RD = moe(config, ops, own, top, real_R1, x_RD)
-    return Streams(ops.hc_join(y_RD, s.x_RND, post_RN, comb_RNN), pre_RN)
+    y_RD = moe(config, ops, own, top, real_R1, entering(config, ops, w, s))
+    return put_back(ops, y_RD, s, mixed(config, ops, w, s))
 
 
 def engram_sublayer(
@@ -129,8 +170,14 @@ class Kinds(NamedTuple):
     """The functions of every kind of sublayer, as they are or each compiled by itself."""
 
     attention: Callable[..., tuple[Streams, Picked]]
+    leaving: Callable[..., None]
     moe: Callable[..., Streams]
     engram: Callable[..., Streams]
 
 
-PLAIN = Kinds(attention=attention_sublayer, moe=moe_sublayer, engram=engram_sublayer)
+PLAIN = Kinds(
+    attention=attention_sublayer,
+    leaving=leaving_sublayer,
+    moe=moe_sublayer,
+    engram=engram_sublayer,
+)

@@ -85,11 +85,14 @@ class Dspark:
     def follow(self, rows: Rows) -> None:
         """Take in the rows of the model's last forward."""
         assert self.model is not None
-        assert self.model.taps is not None
-        self.take_in(rows, self.model.taps)
+        tapped_R = self.model.tapped
+        if tapped_R is None or tapped_R.shape[0]:
+            assert self.model.taps is not None
+            self.take_in(rows, self.model.taps, tapped_R)
 
-    def take_in(self, rows: Rows, taps_RE: Tensor) -> None:
-        """Keep what a forward of the main model gave for its rows (`Dsv41.taps`).
+    def take_in(self, rows: Rows, taps_RE: Tensor, tapped_R: Tensor | None = None) -> None:
+        """Keep what a forward of the main model gave for its rows (`Dsv41.taps`), or for those
+        that tapped_R names.
 
         Rejected rows may be among them: their place is written again before it is read.
         """
@@ -97,11 +100,13 @@ class Dspark:
         main_RD = ops.linear(narrowed(config, taps_RE), w.main_proj)
         main_RD = narrowed(config, ops.rms_norm(main_RD, w.main_norm, config.norm_eps))
         turn = rope.turn_at(rows.position_R, self.rate_P)
+        turn = turn if tapped_R is None else turn.at(tapped_R)
         for stage, ring_LTC in zip(w.stages, self.rings, strict=True):
             own = stage.attention
             kv_RC = ops.linear(main_RD, own.in_proj[config.q_rank :])
             kv_RC = rope.rotate(ops.rms_norm(kv_RC, own.kv_norm, config.norm_eps), turn)
             slot_R = ring_slots(rows, ring_LTC.shape[1])
+            slot_R = slot_R if tapped_R is None else slot_R[tapped_R]
             ring_LTC.flatten(0, 1).index_copy_(0, slot_R, narrowed(config, kv_RC))
 
     def tokens(self, pending_B: Tensor) -> Tensor:
@@ -115,9 +120,9 @@ class Dspark:
         config, ring_SC = self.config, ring_LTC.flatten(0, 1)
         given = inputs(config, self.ops, w, window, x_RD)
         o_RHC = self.ops.sink_attention(
-            given.q_RHC,
+            given.q_QHC,
             ring_SC,
-            given.kv_RC,
+            given.kv_TC,
             window.source_RW,
             ring_SC,
             window.source_RW[:, :0],
@@ -131,9 +136,9 @@ class Dspark:
     ) -> Streams:
         config, ops = self.config, self.ops
         assert config.drafting is not None
-        x_RD, pre_RN, post_RN, comb_RNN = block.enter(config, ops, w.attention_hyper, s)
+        x_RD = block.entering(config, ops, w.attention_hyper, s)
         y_RD = self.attend(w.attention, ring_LTC, window, x_RD)
-        s = Streams(ops.hc_join(y_RD, s.x_RND, post_RN, comb_RNN), pre_RN)
+        s = block.put_back(ops, y_RD, s, block.mixed(config, ops, w.attention_hyper, s))
         top = config.drafting.experts_per_token
         return block.moe_sublayer(config, ops, w.moe_hyper, w.moe, top, real_R1, s)
 

@@ -10,12 +10,13 @@ from torch import Tensor
 from tensorfold.core.family_api import Rows
 from tensorfold.core.ops import Ops
 from tensorfold.core.ops.wide import wide
-from tensorfold.families.dsv41 import block, engram, plan, rope
+from tensorfold.families.dsv41 import block, engram, plan, rope, shortcut
 from tensorfold.families.dsv41.attention import Picked, Role, nothing_picked
 from tensorfold.families.dsv41.block import Streams
 from tensorfold.families.dsv41.config import Config
-from tensorfold.families.dsv41.state import source_state
-from tensorfold.families.dsv41.weights import Weights
+from tensorfold.families.dsv41.shortcut import Cut, Shortcut
+from tensorfold.families.dsv41.state import SourceState, source_state
+from tensorfold.families.dsv41.weights import Layer, Weights
 
 Compile = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -34,7 +35,7 @@ class Dsv41:
     """A `family_api.Model`.
 
     Of the last forward: `names_REC` are the Engram rows it looked up, `taps` what the drafter
-    reads of it, [R, taps * D].
+    reads of it, [T, taps * D], and `tapped` the batch rows those are of, none for all of them.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Dsv41:
         )
         self.names_REC: Tensor | None = None
         self.taps: Tensor | None = None
+        self.tapped: Tensor | None = None
 
     def look_up(self, rows: Rows) -> Tensor | None:
         """The Engram rows' names; their stream's ids are kept for the rows to come."""
@@ -72,52 +74,101 @@ class Dsv41:
         return engram.names(self.config, hashing, ids_RS, rows.position_R)
 
     def forward(self, rows: Rows) -> Tensor:
-        """Final-normed hidden rows [R, D]."""
-        config, ops, kinds = self.config, self.ops, self.kinds
+        """Final-normed hidden rows [R, D]; NaN where the shortcut left a row out."""
+        config = self.config
         made = plan.make(config, rows, self.rates, self.state)
+        short = self.shortcut(rows)
         self.names_REC = self.look_up(rows)
         streams = block.begin(config, self.weights.embed[rows.ids_R])
         picked = nothing_picked(rows.ids_R.shape[0], rows.ids_R)
+        at_R: Tensor | None = None
         taps = []
         for layer, w in enumerate(self.weights.layers):
+            cut = short.cuts.get(layer) if short else None
             if w.engram is not None:
-                streams = self.engram(rows, layer, streams)
+                streams = self.engram(rows, layer, at_R, streams)
             if config.drafting and layer in config.drafting.taps:
-                taps.append(streams.x_RND)
-            streams, picked = self.attention(made, layer, picked, streams)
-            top = config.experts_per_token
-            streams = kinds.moe(config, ops, w.moe_hyper, w.moe, top, made.real_R1, streams)
+                taps.append(streams.x_RND[short.entering[layer]] if short else streams.x_RND)
+            if cut is not None and not cut.at_Q.shape[0]:
+                self.leave(made, layer, cut, streams)
+                break
+            streams, picked = self.attention(made, layer, cut, picked, streams)
+            at_R = at_R if cut is None else cut.at_Q
+            streams = self.moe(made, w, at_R, streams)
         self.taps = block.tapped(taps) if taps else None
-        hidden_RD = ops.hc_collapse(streams.x_RND, streams.pre_RN)
-        return ops.rms_norm(hidden_RD, self.weights.norm, config.norm_eps)
+        self.tapped = short.taps_T if short else None
+        return self.ending(rows, short, streams)
+
+    def shortcut(self, rows: Rows) -> Shortcut | None:
+        if rows.reads is None:
+            return None
+        return shortcut.make(self.config, rows.reads, rows.ids_R.shape[0], rows.ids_R.device)
+
+    def moe(self, made: plan.Plan, w: Layer, at_R: Tensor | None, streams: Streams) -> Streams:
+        """`at_R` are the batch rows that came this far, none for all of them."""
+        real_R1 = made.real_R1 if at_R is None else made.real_R1[at_R]
+        top = self.config.experts_per_token
+        return self.kinds.moe(self.config, self.ops, w.moe_hyper, w.moe, top, real_R1, streams)
 
     def attention(
-        self, made: plan.Plan, layer: int, picked: Picked, streams: Streams
+        self, made: plan.Plan, layer: int, cut: Cut | None, picked: Picked, streams: Streams
     ) -> tuple[Streams, Picked]:
-        w, ratio = self.weights.layers[layer], self.config.ratios[layer]
+        w = self.weights.layers[layer]
+        own = self.views(made, layer, cut)
         return self.kinds.attention(
             self.config,
             self.ops,
             w.attention_hyper,
             w.attention,
-            self.state[f"window.{layer}"],
-            self.sources[layer],
-            made.compressed if ratio else made.plain,
-            made.memory.get(ratio),
+            *own,
             self.roles[layer],
+            cut,
             picked,
             streams,
         )
 
-    def engram(self, rows: Rows, layer: int, streams: Streams) -> Streams:
+    def leave(self, made: plan.Plan, layer: int, cut: Cut, streams: Streams) -> None:
+        w = self.weights.layers[layer]
+        own = self.views(made, layer, cut)
+        self.kinds.leaving(
+            self.config, self.ops, w.attention_hyper, w.attention, *own, cut.keys_T, streams
+        )
+
+    def views(
+        self, made: plan.Plan, layer: int, cut: Cut | None
+    ) -> tuple[Tensor, SourceState | None, plan.Window, plan.Memory | None]:
+        """A layer's window and compressed rows, and where this forward's rows stand in them."""
+        ring_LTC, ratio = self.state[f"window.{layer}"], self.config.ratios[layer]
+        window, memory = made.compressed if ratio else made.plain, made.memory.get(ratio)
+        if cut is not None:
+            window = plan.window_of(window, cut, ring_LTC.shape[0] * ring_LTC.shape[1])
+            memory = None if memory is None else plan.memory_of(memory, cut)
+        return ring_LTC, self.sources[layer], window, memory
+
+    def engram(self, rows: Rows, layer: int, at_R: Tensor | None, streams: Streams) -> Streams:
         own, w = self.config.engram, self.weights.layers[layer].engram
         assert own is not None
         assert w is not None
         assert self.names_REC is not None
-        name_RC = self.names_REC[:, own.layers.index(layer)]
+        name_RC, ids_R = self.names_REC[:, own.layers.index(layer)], rows.ids_R
+        if at_R is not None:
+            name_RC, ids_R = name_RC[at_R], ids_R[at_R]
         row_RE = w.table.fetch(name_RC, streams.x_RND)
-        open_R = (rows.ids_R != self.config.image_id).to(streams.x_RND.dtype)
+        open_R = (ids_R != self.config.image_id).to(streams.x_RND.dtype)
         return self.kinds.engram(self.config, self.ops, w, row_RE, open_R, streams)
+
+    def ending(self, rows: Rows, short: Shortcut | None, streams: Streams) -> Tensor:
+        if short is None:
+            return self.hidden(streams)
+        total = rows.ids_R.shape[0]
+        whole_RD = streams.x_RND.new_full((total, self.config.hidden_size), float("nan"))
+        if not short.read_Q.shape[0]:
+            return whole_RD
+        return whole_RD.index_copy_(0, short.read_Q, self.hidden(streams.at(short.last_Q)))
+
+    def hidden(self, streams: Streams) -> Tensor:
+        hidden_RD = self.ops.hc_collapse(streams.x_RND, streams.pre_RN)
+        return self.ops.rms_norm(hidden_RD, self.weights.norm, self.config.norm_eps)
 
     def prompt(self, rows: Rows) -> Tensor:
         assert rows.rows_BW is None

@@ -16,16 +16,19 @@ from tensorfold.families.common.padding import real_rows
 from tensorfold.families.common.rings import ring_slots, ring_sources
 from tensorfold.families.dsv41.config import PAGE, Config
 from tensorfold.families.dsv41.rope import Rates, Turn, turn_at
+from tensorfold.families.dsv41.shortcut import Cut
 from tensorfold.families.dsv41.state import IDS
 
 
 class Window(NamedTuple):
     """A layer's window: source_RW names rows of [ring, this forward's rows], -1 before the first
-    position; slot_R is where a row goes; the turn is at a row's own position."""
+    position; slot_R is where a row goes; the turn is at a row's own position. Where more rows leave
+    a row in the window than look into it, slot_R and key_turn are of the former."""
 
     source_RW: Tensor
     slot_R: Tensor
     turn: Turn
+    key_turn: Turn | None = None
 
 
 class Memory(NamedTuple):
@@ -34,6 +37,7 @@ class Memory(NamedTuple):
     A row sees the first visible_R of them. member_RM: rows of [open ring, this forward's rows]
     that make the compressed row ending at a row; slot_R and open_R: where that row and the raw
     values go, the spare page or lane if nowhere; the turn is at the compressed row's position.
+    Where more rows are compressed than look, visible_R and lane_R are of those that look.
     """
 
     visible_R: Tensor
@@ -109,6 +113,22 @@ def make(config: Config, rows: Rows, rates: Rates, state: Mapping[str, Tensor]) 
         memory=by_ratio,
         real_R1=real_rows(rows),
     )
+
+
+def window_of(whole: Window, cut: Cut, ring_rows: int) -> Window:
+    """The window of a layer that fewer rows go through; `ring_rows` are all lanes' together."""
+    source_QW = whole.source_RW[cut.at_Q]
+    own_QW = source_QW >= ring_rows
+    return Window(
+        source_RW=torch.where(own_QW, source_QW - cut.shift_Q[:, None], source_QW),
+        slot_R=whole.slot_R[cut.at_T],
+        turn=whole.turn.at(cut.at_Q),
+        key_turn=whole.turn.at(cut.at_T),
+    )
+
+
+def memory_of(whole: Memory, cut: Cut) -> Memory:
+    return whole._replace(visible_R=whole.visible_R[cut.at_Q], lane_R=whole.lane_R[cut.at_Q])
 
 
 def history(rows: Rows, state: Mapping[str, Tensor], back: int) -> Tensor:

@@ -20,6 +20,9 @@ class Turn(NamedTuple):
     def back(self) -> Turn:
         return Turn(self.cos_RP, -self.sin_RP)
 
+    def at(self, row_Q: Tensor) -> Turn:
+        return Turn(self.cos_RP[row_Q], self.sin_RP[row_Q])
+
 
 def rates(theta: float, size: int, yarn: Yarn | None) -> Tensor:
     """Radians a position, [size / 2], in float32; YaRN slows the slow pairs down."""
