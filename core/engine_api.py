@@ -23,6 +23,7 @@ class Info:
     the engine did not time it, and counts as nothing then. `identity` is the receipt's `engine`: a
     hash of the version, the weights and the settings that change bits. `checks` holds the load-time
     checks by name: true, false, or none when not run here. `ops` says who implements each op.
+    `skipped` counts tensors and bytes of a checkpoint's parts that are not served, by part.
     """
 
     backend: str
@@ -53,6 +54,7 @@ class Info:
     bytes_per_stream: int = 0
     checks: Mapping[str, bool | None] = field(default_factory=dict)
     ops: Mapping[str, str] = field(default_factory=dict)
+    skipped: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         assert self.chunk_rows % self.grid == 0, (self.chunk_rows, self.grid)

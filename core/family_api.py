@@ -263,6 +263,10 @@ class Family(Protocol):
         """
         ...
 
+    def numerics(self, config: Any) -> str:
+        """The arithmetic in effect; empty for a family that has one."""
+        ...
+
     def vocab_size(self, config: Any) -> int: ...
 
     def context(self, config: Any) -> int:
@@ -292,8 +296,8 @@ class Family(Protocol):
         """Every tensor the model reads, under the checkpoint's names."""
         ...
 
-    def ignored(self, name: str) -> bool:
-        """Whether a tensor of the checkpoint belongs to a part that is not served (vision)."""
+    def ignored(self, name: str) -> str:
+        """The part that is not served which a tensor of the checkpoint belongs to, or empty."""
         ...
 
     def state_spec(self, config: Any, *, window_rows: int, drafts: bool = False) -> StateSpec: ...

@@ -35,7 +35,7 @@ from tensorfold.tools.status_line import StatusLine, load_bar
 
 if TYPE_CHECKING:
     from tensorfold.core.drafter_api import HostDrafter
-    from tensorfold.core.engine_api import Engine
+    from tensorfold.core.engine_api import Engine, Info
     from tensorfold.core.text import Text
 
 LOG = logging.getLogger("tensorfold.serve")
@@ -105,6 +105,8 @@ def serve_model(
     """Serve until the end; `met` is told once all ranks are there."""
     engine, text, took = load(settings, backend, model, place)
     met()
+    for words in skipped(engine.info):
+        print(f"{model.name}: {words}", file=sys.stderr)
 
     from tensorfold.core.server.app import run
 
@@ -188,6 +190,14 @@ def load(
             engine = leading(engine, place)
     times.close()
     return engine, text, times.words()
+
+
+def skipped(info: Info) -> list[str]:
+    """What of the checkpoint is not served, a line a part."""
+    return [
+        f"{found['tensors']:,} tensors of {found['bytes']:,} bytes passed over: {part}, not served"
+        for part, found in info.skipped.items()
+    ]
 
 
 def check_port(host: str, port: int) -> None:

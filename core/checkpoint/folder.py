@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tensorfold.core.backend_api import Progress, no_progress
 from tensorfold.core.checkpoint.config import declared_dtype, read_config, read_object
@@ -39,7 +39,7 @@ class Checkpoint:
     def stored(self, name: str) -> Stored:
         return self.place[name].tensors[name]
 
-    def check(self, specs: Sequence[TensorSpec], ignored: Callable[[str], bool]) -> None:
+    def check(self, specs: Sequence[TensorSpec], ignored: Callable[[str], str]) -> None:
         """Raise `StartError` where a tensor is missing, misshapen, unreadable or left over."""
         missing = [spec.name for spec in specs if spec.name not in self.place]
         if missing:
@@ -58,10 +58,20 @@ class Checkpoint:
         if left_over:
             raise StartError(f"{self.folder} holds {told(left_over)}, which the model never reads")
 
+    def skipped(self, ignored: Callable[[str], str]) -> dict[str, Skipped]:
+        """What is passed over, by the name of its part."""
+        found: dict[str, Skipped] = {}
+        for name, shard in self.place.items():
+            if part := ignored(name):
+                tensors, size = found.get(part, Skipped(0, 0))
+                stored = shard.tensors[name]
+                found[part] = Skipped(tensors + 1, size + stored.end - stored.begin)
+        return found
+
     def load(
         self,
         specs: Sequence[TensorSpec],
-        ignored: Callable[[str], bool],
+        ignored: Callable[[str], str],
         *,
         dtype: torch.dtype,
         device: torch.device | str = "cpu",
@@ -88,6 +98,13 @@ class Checkpoint:
             tables=tables,
             share=share,
         )
+
+
+class Skipped(NamedTuple):
+    """What a part that is not served has in a checkpoint."""
+
+    tensors: int
+    bytes: int
 
 
 def held(spec: TensorSpec, share: Share) -> bool:

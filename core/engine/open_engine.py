@@ -306,12 +306,7 @@ def choose_ops(
         ops = ranked(ops, group, loaded.vocab_size)
         return loaded.family.model(loaded.config, loaded.weights, ops, storage.buffers)
 
-    calls = model_calls(
-        model,
-        device.candidates,
-        storage,
-        sizes_of(loaded, device),
-    )
+    calls = model_calls(model, device.candidates, storage, sizes_of(loaded, device))
     return checks.choose(
         device.candidates,
         calls,
@@ -352,7 +347,8 @@ def describe(
         "device": device.device.type,
         "dtype": name_of(device.dtype),
         "compiled": compiles(order, device),
-        "numerics": order.settings.numerics,
+        # What is in effect: a choice spelled out gives the bits of the same one left unsaid.
+        "numerics": loaded.family.numerics(loaded.config),
         "torch": torch.__version__,
         **device.bits,
         **{f"op:{name}": label for name, label in labels.items()},
@@ -383,6 +379,10 @@ def describe(
         ranks=ranks,
         pack_rows=loaded.chunk_rows,
         drafts=loaded.drafts,
+        skipped={
+            part: found._asdict()
+            for part, found in loaded.source.skipped(loaded.family.ignored).items()
+        },
         bytes_per_token=loaded.spec.bytes_per_token(),
         bytes_per_stream=loaded.spec.bytes_per_lane(),
         checks=found,

@@ -13,6 +13,7 @@ from tensorfold.core.backend_api import EngineOrder, Progress
 from tensorfold.core.checkpoint import Checkpoint, contents_of, open_checkpoint, read_config
 from tensorfold.core.checkpoint.config import declared_dtype
 from tensorfold.core.checkpoint.digests import Contents
+from tensorfold.core.checkpoint.folder import Skipped
 from tensorfold.core.errors import StartError
 from tensorfold.core.family_api import TensorSpec
 from tensorfold.core.share import Share
@@ -43,14 +44,14 @@ class Source(Protocol):
         """The object of a config.json. Raises `StartError`."""
         ...
 
-    def check(self, specs: Sequence[TensorSpec], ignored: Callable[[str], bool]) -> None:
+    def check(self, specs: Sequence[TensorSpec], ignored: Callable[[str], str]) -> None:
         """Raises `StartError` where tensors are missing, misshapen or unknown."""
         ...
 
     def load(
         self,
         specs: Sequence[TensorSpec],
-        ignored: Callable[[str], bool],
+        ignored: Callable[[str], str],
         *,
         dtype: torch.dtype,
         device: torch.device,
@@ -59,6 +60,10 @@ class Source(Protocol):
         share: Share,
     ) -> Mapping[str, Tensor]:
         """Tensors by name, as `Checkpoint.load` gives them."""
+        ...
+
+    def skipped(self, ignored: Callable[[str], str]) -> Mapping[str, Skipped]:
+        """What is passed over, by the name of its part."""
         ...
 
     def contents(self, cache: Path | None, progress: Progress) -> Contents:
@@ -82,13 +87,16 @@ class FromFolder:
     def config(self) -> dict[str, Any]:
         return read_config(self.folder)
 
-    def check(self, specs: Sequence[TensorSpec], ignored: Callable[[str], bool]) -> None:
+    def check(self, specs: Sequence[TensorSpec], ignored: Callable[[str], str]) -> None:
         self.checkpoint.check(specs, ignored)
 
     def load(
-        self, specs: Sequence[TensorSpec], ignored: Callable[[str], bool], **how: Any
+        self, specs: Sequence[TensorSpec], ignored: Callable[[str], str], **how: Any
     ) -> Mapping[str, Tensor]:
         return self.checkpoint.load(specs, ignored, **how)
+
+    def skipped(self, ignored: Callable[[str], str]) -> Mapping[str, Skipped]:
+        return self.checkpoint.skipped(ignored)
 
     def contents(self, cache: Path | None, progress: Progress) -> Contents:
         return contents_of(self.checkpoint, cache=cache, progress=progress)

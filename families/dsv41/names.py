@@ -204,5 +204,7 @@ def tensors(config: Config) -> tuple[TensorSpec, ...]:
     )
 
 
-def ignored(name: str) -> bool:
-    return name.startswith(VISION) or name.endswith(IMAGE_BIAS)
+def ignored(name: str) -> str:
+    if name.startswith(VISION):
+        return "vision"
+    return "image bias of routers" if name.endswith(IMAGE_BIAS) else ""

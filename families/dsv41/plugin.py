@@ -37,6 +37,9 @@ class Dsv41Family:
     def config(self, raw: Mapping[str, Any], numerics: str = "") -> configs.Config:
         return configs.read(raw, numerics)
 
+    def numerics(self, config: configs.Config) -> str:
+        return configs.FAITHFUL if config.faithful else configs.PLAIN
+
     def vocab_size(self, config: configs.Config) -> int:
         return config.vocab_size
 
@@ -58,7 +61,7 @@ class Dsv41Family:
     def tensors(self, config: configs.Config) -> Sequence[TensorSpec]:
         return names.tensors(config)
 
-    def ignored(self, name: str) -> bool:
+    def ignored(self, name: str) -> str:
         return names.ignored(name)
 
     def state_spec(

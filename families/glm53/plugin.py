@@ -39,6 +39,9 @@ class Glm53Family:
             raise StartError(f"--numerics is {numerics}: glm5_next has one arithmetic")
         return configs.read(raw)
 
+    def numerics(self, config: configs.Config) -> str:
+        return ""
+
     def vocab_size(self, config: configs.Config) -> int:
         return config.vocab_size
 
@@ -60,8 +63,8 @@ class Glm53Family:
     def tensors(self, config: configs.Config) -> Sequence[TensorSpec]:
         return names.tensors(config)
 
-    def ignored(self, name: str) -> bool:
-        return name.startswith(names.VISION)
+    def ignored(self, name: str) -> str:
+        return "vision" if name.startswith(names.VISION) else ""
 
     def state_spec(
         self, config: configs.Config, *, window_rows: int, drafts: bool = False

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from tensorfold.core.backend_api import EngineOrder, Progress
 from tensorfold.core.checkpoint.digests import NO_CONTENTS, Contents
+from tensorfold.core.checkpoint.folder import Skipped
 from tensorfold.core.engine.agreement import Found
 from tensorfold.core.engine.open_engine import Device, open_torch_engine
 from tensorfold.core.engine.torch_engine import TorchEngine
@@ -66,13 +67,13 @@ class RandomSource:
     def config(self) -> dict[str, Any]:
         return self.raw
 
-    def check(self, specs: Sequence[TensorSpec], ignored: Callable[[str], bool]) -> None:
+    def check(self, specs: Sequence[TensorSpec], ignored: Callable[[str], str]) -> None:
         return None
 
     def load(
         self,
         specs: Sequence[TensorSpec],
-        ignored: Callable[[str], bool],
+        ignored: Callable[[str], str],
         *,
         dtype: torch.dtype,
         device: torch.device,
@@ -81,6 +82,9 @@ class RandomSource:
         share: Share,
     ) -> Mapping[str, Tensor]:
         return RandomTensors(specs, dtype=dtype, device=device)
+
+    def skipped(self, ignored: Callable[[str], str]) -> Mapping[str, Skipped]:
+        return {}
 
     def contents(self, cache: Path | None, progress: Progress) -> Contents:
         return NO_CONTENTS

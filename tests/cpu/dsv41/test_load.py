@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from tensorfold.backends.cpu_reference.table import candidates
 from tensorfold.core.engine import batch, optable
@@ -22,8 +24,9 @@ from tensorfold.core.ops import Ops
 from tensorfold.families.dsv41.block import PLAIN
 from tensorfold.families.dsv41.model import Dsv41
 from tensorfold.families.dsv41.plugin import FAMILY
+from tensorfold.tools.serve import skipped
 from tests.cpu.driving import same_state, some_tokens
-from tests.cpu.dsv41.engines import MODES, live, opened
+from tests.cpu.dsv41.engines import CKPT, MODES, live, opened
 
 CALLED = {
     "linear",
@@ -70,6 +73,31 @@ def test_the_arithmetic_is_part_of_the_engines_identity() -> None:
     plain, faithful = (opened(numerics, lanes=1, context=64, chunk_rows=64) for numerics in MODES)
     assert plain.info.identity != faithful.info.identity
     assert plain.info.grid == 1
+
+
+def test_a_choice_spelled_out_is_the_engine_of_the_same_one_left_unsaid() -> None:
+    unsaid, said = (
+        opened(numerics, lanes=1, context=64, chunk_rows=64) for numerics in ("", "plain")
+    )
+    assert unsaid.info.identity == said.info.identity
+
+
+def test_what_is_passed_over_is_counted_by_its_part(tmp_path: Path) -> None:
+    tensors = load_file(CKPT / "model.safetensors")
+    for number in range(266):
+        tensors[f"vision.blocks.{number}.weight"] = torch.zeros(number, 2, dtype=torch.bfloat16)
+    tensors["layers.3.ffn.gate.bias_vl"] = torch.zeros(6)
+    save_file(tensors, tmp_path / "model.safetensors")
+    for name in ("config.json", "engram_token_map.json"):
+        (tmp_path / name).write_text((CKPT / name).read_text())
+    sizes = {"lanes": 1, "context": 64, "chunk_rows": 64}
+    info = opened("plain", tmp_path, **sizes).info
+    assert info.to_json()["skipped"] == {
+        "vision": {"tensors": 266, "bytes": 4 * sum(range(266))},
+        "image bias of routers": {"tensors": 1, "bytes": 24},
+    }
+    assert "266 tensors of 140,980 bytes passed over: vision, not served" in skipped(info)
+    assert skipped(opened("plain", **sizes).info) == []
 
 
 def test_drafts_are_refused_where_the_checkpoint_has_no_drafter() -> None:
