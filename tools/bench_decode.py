@@ -99,6 +99,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--free", action="store_true", help="price of exactness")
     parser.add_argument("--peer", action="store_true", help="transformers in the same run")
     parser.add_argument("--peer-seconds", type=float, default=240)
+    parser.add_argument("--bursts", action="store_true", help="8 short prompts over HTTP")
     parser.add_argument("--profile", action="store_true", help="time by kernel")
     parser.add_argument("--unchecked", action="store_true", help="to debug; told in every output")
     parser.add_argument("--cache-dir", default="", help="folder for compiled artifacts")
@@ -206,6 +207,8 @@ def measure(bench: Bench) -> None:
     )
     bench.part("rounds", lambda: measure_rounds(bench, engine, floors))
     bench.part("prompts", lambda: measure_prompts(bench, engine, floors))
+    if options.bursts:
+        bench.part("bursts", lambda: measure_bursts(bench, engine))
     if options.long:
         bench.part("long prompt", lambda: measure_long(bench, engine, floors))
 
@@ -254,6 +257,19 @@ def measure_prompts(bench: Bench, engine: TorchEngine, floors: Floors) -> None:
                     rounds.begun(engine, 200, length, 8)[0].stream
                 )
             )
+
+
+def measure_bursts(bench: Bench, engine: TorchEngine) -> None:
+    """Served with the small tokenizer of the bundled model, whose tokens alone are made likely."""
+    from tensorfold.tools.decode import bursting
+
+    if engine.info.lanes < bursting.STREAMS:
+        raise StartError(f"bursts are of {bursting.STREAMS} streams, and there are fewer lanes")
+    folder = Path(__file__).parents[1] / "families" / "glm53" / "tiny"
+    model: Any = engine.model
+    with torch.inference_mode():
+        model.weights.head[bursting.MOST :].zero_()
+    bench.figures.bursts = bursting.served(engine, folder)
 
 
 def measure_long(bench: Bench, engine: TorchEngine, floors: Floors) -> None:

@@ -124,7 +124,7 @@ def tiny_glm53(layers: int) -> dict[str, Any]:
     raw = glm53(layers, dense=1)
     text = raw["text_config"]
     text |= {
-        "vocab_size": 160,
+        "vocab_size": 4096,
         "hidden_size": 64,
         "intermediate_size": 96,
         "moe_intermediate_size": 32,

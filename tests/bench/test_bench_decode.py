@@ -13,7 +13,7 @@ from tensorfold.core.errors import StartError
 from tensorfold.families.dsv41.plugin import FAMILY as DSV41
 from tensorfold.families.glm53.plugin import FAMILY as GLM53
 from tensorfold.tools import bench_decode, widths
-from tensorfold.tools.decode import engines, floors, soundness
+from tensorfold.tools.decode import bursting, engines, floors, soundness
 from tensorfold.tools.decode.engines import RandomTensors
 
 SMALL = ["--widths", "tiny", "--backend", "cpu-reference", "--streams", "1,3", "--context", "40"]
@@ -35,7 +35,7 @@ def test_a_rounds_floor_is_its_weights_picked_experts_and_state() -> None:
         for tensor in floors.tensors_of(made.weights, experts=which)
     )
     expert = 3 * 64 * 32 * 2
-    embed = 160 * 64 * 2
+    embed = 4096 * 64 * 2
     fixed = total - 3 * 16 * expert - embed
     kda = 2 * 4 * 16 * 16 * 4 + 2 * 3 * 3 * 64 * 2
     # Context 10 keeps every token; at 100 the list is full and the index reads its pools.
@@ -149,3 +149,28 @@ def test_arguments_that_make_no_sense_are_refused() -> None:
         with pytest.raises(StartError):
             bench_decode.parse(["glm53", *flags])
     assert bench_decode.main(["glm53", *SMALL, "--backend", "fake"]) == 1
+
+
+def test_a_burst_is_summed_by_its_slowest_first_token_and_its_rates() -> None:
+    one = {"times": [[0.1, 0.2, 0.3], [0.2, 0.3, 0.4]], "hashes": ["a", "b"]}
+    slow = {"times": [[0.2, 0.4, 0.6], [0.4, 0.6, 0.8]], "hashes": ["a", "b"]}
+    found = bursting.summed([one, slow, one])
+    assert found["slowest_first"] == 0.2
+    assert found["aggregate"] == pytest.approx(4 / 0.3)
+    # Between 0.2 and 0.3 two tokens came, one of each reply.
+    assert found["steady"] == pytest.approx(2 / 0.1)
+    with pytest.raises(AssertionError):
+        bursting.summed([one, {**one, "hashes": ["a", "c"]}])
+
+
+@pytest.mark.timeout(300)
+def test_bursts_over_http_give_the_same_tokens_whatever_the_fills(tmp_path: Path) -> None:
+    out = tmp_path / "found.json"
+    asked = ["glm53", "--widths", "tiny", "--backend", "cpu-reference", "--streams", "8"]
+    asked += ["--context", "20", "--prompts", "512", "--chunk", "512", "--long", "0", "--reps", "1"]
+    assert bench_decode.main([*asked, "--bursts", "--output", str(out)]) == 0
+    found = json.loads(out.read_text())["figures"]["bursts"]
+    assert set(found) == {"unset", "many", "drain", "pack"}
+    for kind in ("equal", "different"):
+        assert len({tuple(found[arm][kind]["hashes"]) for arm in found}) == 1
+        assert all(found[arm][kind]["steady"] > 0 for arm in found)

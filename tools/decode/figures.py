@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from tensorfold.tools.decode.bursting import Burst
 from tensorfold.tools.decode.profiling import Kernel
 from tensorfold.tools.decode.rounds import Timed
 from tensorfold.tools.sim.report import Cell, Check, Outcome, Table
@@ -17,6 +18,7 @@ SHOWN = 25
 ROUND_BARS: Mapping[int, float] = {1: 1.6, 8: 1.6, 32: 1.7}
 LONG_BAR, PEER_BAR, PROMPT_BAR = 1.6, 2.0, 0.45
 FREE_ROUND_BAR, FREE_PROMPT_BAR = 0.03, 0.08
+PACK_BAR, DRAIN_BAR = 0.35, 0.01
 GAP_BARS: Mapping[int, float] = {1: 60e-6, 8: 110e-6}
 
 
@@ -54,6 +56,7 @@ class Figures:
     prompts: list[Prompt] = field(default_factory=list)
     profiles: dict[str, list[Kernel]] = field(default_factory=dict)
     index_share: float | None = None
+    bursts: Mapping[str, Mapping[str, Burst]] = field(default_factory=dict)
     free_rounds: dict[int, float] = field(default_factory=dict)
     free_prompts: dict[int, float] = field(default_factory=dict)
     free_ops: Mapping[str, str] = field(default_factory=dict)
@@ -95,6 +98,8 @@ class Figures:
 
 def outcome_of(figures: Figures, options: argparse.Namespace) -> Outcome:
     tables = [rounds_table(figures), prompts_table(figures), start_table(figures)]
+    if figures.bursts:
+        tables.append(bursts_table(figures))
     tables += [profile_table(name, found) for name, found in figures.profiles.items() if found]
     checks = [
         Check(name=f"promise {name}", holds=held, found="on replies alone and in company")
@@ -200,6 +205,27 @@ def prompts_table(figures: Figures) -> Table:
     )
 
 
+def bursts_table(figures: Figures) -> Table:
+    rows = [
+        (kind, arm, one.slowest_first * 1e3, one.aggregate, one.steady)
+        for kind in next(iter(figures.bursts.values()))
+        for arm, by_kind in figures.bursts.items()
+        for one in (by_kind[kind],)
+    ]
+    return Table(
+        title="bursts of 8 short prompts over HTTP",
+        columns=(
+            "prompts",
+            "fills",
+            "slowest first token, ms",
+            "aggregate, tok/s",
+            "steady, tok/s",
+        ),
+        rows=tuple(rows),
+        groups=1,
+    )
+
+
 def start_table(figures: Figures) -> Table:
     rows = [
         (name, step, seconds)
@@ -258,4 +284,16 @@ def bars(figures: Figures, context: int) -> list[Check]:
             price = prompt.seconds / free - 1
             name = f"{prompt.rows} rows: exactness costs at most {FREE_PROMPT_BAR:.0%}"
             found.append(Check(name=name, holds=price <= FREE_PROMPT_BAR, found=f"{price:.1%}"))
+    for kind in next(iter(figures.bursts.values()), {}):
+        by_arm = {arm: by_kind[kind] for arm, by_kind in figures.bursts.items()}
+        same = len({one.hashes for one in by_arm.values()}) == 1
+        name = f"{kind} prompts: every set of fills gives the same tokens"
+        found.append(Check(name=name, holds=same, found="by the receipts' hashes"))
+        packed = by_arm["pack"].slowest_first / by_arm["unset"].slowest_first
+        name = f"{kind} prompts: pack's slowest first token at most {PACK_BAR} x unset's"
+        found.append(Check(name=name, holds=packed <= PACK_BAR, found=f"{packed:.2f} x"))
+        drained = by_arm["drain"].aggregate / by_arm["unset"].aggregate - 1
+        name = f"{kind} prompts: drain's aggregate within {DRAIN_BAR:.0%} of unset's"
+        held = abs(drained) <= DRAIN_BAR
+        found.append(Check(name=name, holds=held, found=f"{drained:+.1%}"))
     return found
