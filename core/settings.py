@@ -115,8 +115,8 @@ class Settings:
         "TF_TABLES",
         "place",
         "engine",
-        "where tables that are read by row stay: disk or memory",
-        choices=("disk", "memory"),
+        "where tables that are read by row stay: disk, memory, or the device's own memory",
+        choices=("disk", "memory", "device"),
     )
     prompt_shortcut: bool = switch(
         True, "TF_PROMPT_SHORTCUT", "flag", "engine", "leave out prompt rows that nothing reads"

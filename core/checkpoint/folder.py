@@ -84,7 +84,7 @@ class Checkpoint:
         Of what ranks cut, only what `share` holds is read; of the rest, all.
         Tensors are converted to `dtype` and moved to `device` one at a time; `progress` is told
         bytes of the files. Tables keep their format and stay on the host: mapped from their file
-        with `tables` disk, copied with memory. Raises `StartError`.
+        with `tables` disk, copied with memory; with device, they are on it. Raises `StartError`.
         """
         from tensorfold.core.checkpoint.load import load_tensors
 

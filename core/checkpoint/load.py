@@ -96,7 +96,9 @@ def load_tensors(
                 for spec in here:
                     if spec.table:
                         table = mapped(shard, shard.tensors[spec.name])
-                        found[spec.name] = table if tables == "disk" else table.clone()
+                        if tables == "memory":
+                            table = table.clone()
+                        found[spec.name] = table.to(device) if tables == "device" else table
                         continue
                     if spec.axis is None or share.ranks == 1:
                         read = file.get_tensor(spec.name)

@@ -239,6 +239,8 @@ def load(
         for one in specs
         if not one.table
     )
+    if settings.tables == "device":
+        weight_bytes += source.table_bytes(specs)
     fit(spec, settings.lanes, context, settings.kept_bytes, device.free_bytes - weight_bytes)
     tensors = source.load(
         specs,

@@ -66,6 +66,10 @@ class Source(Protocol):
         """What is passed over, by the name of its part."""
         ...
 
+    def table_bytes(self, specs: Sequence[TensorSpec]) -> int:
+        """Bytes of the tables among `specs`, as they are stored."""
+        ...
+
     def contents(self, cache: Path | None, progress: Progress) -> Contents:
         """Digests of all of it."""
         ...
@@ -97,6 +101,10 @@ class FromFolder:
 
     def skipped(self, ignored: Callable[[str], str]) -> Mapping[str, Skipped]:
         return self.checkpoint.skipped(ignored)
+
+    def table_bytes(self, specs: Sequence[TensorSpec]) -> int:
+        stored = [self.checkpoint.stored(spec.name) for spec in specs if spec.table]
+        return sum(one.end - one.begin for one in stored)
 
     def contents(self, cache: Path | None, progress: Progress) -> Contents:
         return contents_of(self.checkpoint, cache=cache, progress=progress)

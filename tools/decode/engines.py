@@ -86,6 +86,9 @@ class RandomSource:
     def skipped(self, ignored: Callable[[str], str]) -> Mapping[str, Skipped]:
         return {}
 
+    def table_bytes(self, specs: Sequence[TensorSpec]) -> int:
+        return 0
+
     def contents(self, cache: Path | None, progress: Progress) -> Contents:
         return NO_CONTENTS
 

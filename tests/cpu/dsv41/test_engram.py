@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from tensorfold.core.checkpoint import open_checkpoint, read_config
+from tensorfold.core.engine.source import FromFolder
 from tensorfold.core.engine.torch_engine import TorchEngine
 from tensorfold.core.errors import StartError
 from tensorfold.families.dsv41 import engram
@@ -107,13 +108,16 @@ def test_a_token_map_that_does_not_fit_is_refused(tmp_path: Path) -> None:
         token_map(config, tmp_path)
 
 
+PLACES = ("disk", "memory", "device")
+
+
 def test_a_table_on_disk_gives_the_bits_of_one_in_memory() -> None:
     config = read(read_config(CKPT))
     specs = FAMILY.tensors(config)
     tables = [spec.name for spec in specs if spec.table]
     assert tables == ["layers.1.engram.embed.weight", "layers.4.engram.embed.weight"]
     stored = load_file(CKPT / "model.safetensors")
-    for where in ("disk", "memory"):
+    for where in PLACES:
         found = open_checkpoint(CKPT).load(specs, FAMILY.ignored, dtype=torch.float64, tables=where)
         for spec in specs:
             wanted = torch.float32 if spec.table else torch.float64
@@ -121,8 +125,16 @@ def test_a_table_on_disk_gives_the_bits_of_one_in_memory() -> None:
         for name in tables:
             assert torch.equal(found[name], stored[name])
     asked = asked_of(20)
-    proofs = [alone(opened("plain", tables=where), asked).proof() for where in ("disk", "memory")]
-    assert proofs[0] == proofs[1]
+    proofs = [alone(opened("plain", tables=where), asked).proof() for where in PLACES]
+    assert proofs[0] == proofs[1] == proofs[2]
+
+
+def test_tables_in_the_devices_memory_count_against_its_room() -> None:
+    source = FromFolder(CKPT)
+    specs = FAMILY.tensors(read(read_config(CKPT)))
+    stored = load_file(CKPT / "model.safetensors")
+    tables = [stored[spec.name] for spec in specs if spec.table]
+    assert source.table_bytes(specs) == sum(one.numel() * one.element_size() for one in tables)
 
 
 def test_a_table_that_is_missing_or_short_is_named_at_start(tmp_path: Path) -> None:
