@@ -277,8 +277,8 @@ class Family(Protocol):
         """Token ids that end a reply, as the config names them."""
         ...
 
-    def drafts(self, config: Any) -> bool:
-        """Whether the checkpoint has a draft layer."""
+    def drafts(self, config: Any) -> int:
+        """How many drafts a stream and round suit the checkpoint; 0 where it has no draft layer."""
         ...
 
     def shared(self, config: Any, share: Share) -> Any:

@@ -74,13 +74,14 @@ class Settings:
         8, "TF_WINDOW_ROWS", "rows", "engine", "rows of one stream in a round", least=1, most=64
     )
     drafts: int = switch(
-        0,
+        -1,
         "TF_DRAFTS",
         "tokens",
         "drafts",
-        "most drafts of the model's own head a stream and round",
+        "most drafts of the model's own head a stream and round; -1: as many as suit it",
         least=0,
         most=63,
+        unset=-1,
         off=0,
     )
     copies: bool = switch(

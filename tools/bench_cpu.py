@@ -64,7 +64,9 @@ def main(arguments: Sequence[str]) -> int:
     model = find_model(installed, choose_backend(installed, "cpu-reference"), options.model)
     assert model.family is not None
     order = EngineOrder(
-        settings=read({"context": CONTEXT}, {}), folder=model.folder, family=model.family
+        settings=read({"context": CONTEXT, "drafts": 0, "copies": False}, {}),
+        folder=model.folder,
+        family=model.family,
     )
     started = time.perf_counter()
     engine = open_engine(order)

@@ -19,6 +19,7 @@ from tensorfold.core.engine.agreement import round_sizes
 from tensorfold.core.engine.group import Group, ranked
 from tensorfold.core.engine.optable import Candidate, Candidates
 from tensorfold.core.engine.probe import Sizes, exercise, model_calls
+from tensorfold.core.engine.round_costs import time_rounds
 from tensorfold.core.engine.runner import Rounds, Runner
 from tensorfold.core.engine.shares import shares_hold
 from tensorfold.core.engine.source import FromFolder, Source
@@ -154,6 +155,7 @@ def open_torch_engine(
     )
     if runner is not None:
         warm(engine, order.progress)
+    time_rounds(engine, order)
     return engine
 
 
@@ -222,15 +224,17 @@ def load(
             f"--chunk-rows is {settings.chunk_rows}, not a multiple of {family.grid}, where "
             "this family's prompts may be cut"
         )
-    if settings.drafts >= settings.window_rows:
+    suits = family.drafts(config)
+    drafts = min(suits, settings.window_rows - 1) if settings.drafts < 0 else settings.drafts
+    if drafts >= settings.window_rows:
         raise StartError(
             f"--drafts is {settings.drafts}, and a window of --window-rows "
             f"{settings.window_rows} holds at most {settings.window_rows - 1}"
         )
-    if settings.drafts and not family.drafts(config):
+    if drafts and not suits:
         raise StartError(f"--drafts is {settings.drafts}, and this checkpoint has no draft layer")
     own = family.shared(config, share) if share.ranks > 1 else config
-    spec = family.state_spec(own, window_rows=settings.window_rows, drafts=settings.drafts > 0)
+    spec = family.state_spec(own, window_rows=settings.window_rows, drafts=drafts > 0)
     spec = replace(spec, dtype=name_of(device.dtype))
     specs = family.tensors(config)
     source.check(specs, family.ignored)
@@ -263,7 +267,7 @@ def load(
         context=context,
         chunk_rows=settings.chunk_rows,
         window_rows=settings.window_rows,
-        drafts=settings.drafts,
+        drafts=drafts,
         shortcut=settings.prompt_shortcut,
     )
 

@@ -12,17 +12,23 @@ from collections.abc import Sequence
 from tensorfold.core.engine_api import Info
 from tensorfold.core.lane_host.chances import Source, expected
 from tensorfold.core.lane_host.costs import Costs
-from tensorfold.core.lane_host.guessing import HEAD
+from tensorfold.core.lane_host.guessing import HEAD, Guessing
 from tensorfold.core.lane_host.replies import Reply
 from tensorfold.core.lane_host.rounds import Offer, worth_asking
 
 # Rounds between two looks at the choice, and those in which everyone is asked to see.
 REVIEW = 8
 PROBE = 6
-# Rounds until the first look at what was given up, and until the last.
+# Rounds until the first look at what was given up, and until the last. Looking takes at most this
+# share of the rounds' time, but for the last.
 LEAST_REST, MOST_REST = 64, 4096
+MOST_SHARE = 0.01
+# Rounds that ask until one does not, to see what the rest of it takes.
+PLAIN = 64
 # By how much a change has to be better.
 MARGIN = 1.02
+# The chance of drafts of which nothing is known: worth a look only if these would pay.
+HOPED = 0.9
 
 
 class Asking:
@@ -33,8 +39,10 @@ class Asking:
         self.costs = costs
         self.head = head
         self.pays = True
+        self.tried = False
         self.rest = LEAST_REST
-        self.probing = PROBE
+        self.probing = 0
+        self.paused: list[Guessing] = []
         self.rested = 0
         self.until_review = 0
         self.seen = 0
@@ -45,20 +53,34 @@ class Asking:
         if not self.costs.rows:
             return False
         self.until_review -= 1
+        if self.paused:
+            for each in self.paused:
+                each.asks = True
+            self.paused = []
         if self.probing:
             self.probing -= 1
             return not self.probing
         guessing = [reply.guessing for reply in replies if reply.guessing is not None]
         self.rested = 0 if all(each.asks for each in guessing) else self.rested + 1
+        if self.costs.since_plain >= PLAIN:
+            self.costs.since_plain = 0
+            self.paused = [each for each in guessing if each.asks]
+            for each in self.paused:
+                each.asks = False
+            return False
         if self.rested < self.rest:
             return self.until_review <= 0 or self.seen != len(replies)
-        self.rested = 0
         self.rest = min(2 * self.rest, MOST_REST)
+        self.probe(guessing)
+        return False
+
+    def probe(self, guessing: Sequence[Guessing]) -> None:
+        """Ask for everyone's drafts for a few rounds, to learn what they are worth by now."""
+        self.tried = self.pays = True
+        self.rested = 0
         self.probing = PROBE
-        self.pays = True
         for each in guessing:
             each.asks = True
-        return False
 
     def review(self, replies: Sequence[Reply], offers: Sequence[Offer]) -> None:
         """Choose for the next rounds. `offers` are what the streams have without the engine's
@@ -66,17 +88,28 @@ class Asking:
         self.until_review = REVIEW
         self.seen = len(replies)
         minds = [reply.guessing for reply in replies]
-        drafts = [
-            expected(self.head, mind.fared[HEAD], self.info.drafts) if mind is not None else ()
-            for mind in minds
-        ]
+        drafts = [self.expected(mind) for mind in minds]
         worth = worth_asking(
             offers, drafts, self.info.round_rows, self.costs.rows, self.costs.drafting
         )
-        margin = 1 / MARGIN if self.pays else MARGIN
-        self.pays = worth.rate > worth.without * margin
+        self.pays = worth.rate > worth.without * (1 / MARGIN if self.pays else MARGIN)
         for mind, asks in zip(minds, worth.asking, strict=True):
             if mind is not None:
                 mind.asks = self.pays and asks
-        if all(mind.asks for mind in minds if mind is not None):
+        if not self.tried and self.pays:
+            self.probe([mind for mind in minds if mind is not None])
+        elif all(mind.asks for mind in minds if mind is not None):
             self.rest = LEAST_REST
+        else:
+            asking = sum(mind is not None for mind in minds)
+            # What a look takes if nothing comes of it, in rounds.
+            lost = PROBE * self.costs.drafting[asking] / self.costs.rows[len(replies)]
+            self.rest = min(max(self.rest, int(lost / MOST_SHARE)), MOST_REST)
+
+    def expected(self, mind: Guessing | None) -> Sequence[float]:
+        """The chances of a stream's drafts, if it were asked for them; none if it takes none."""
+        if mind is None:
+            return ()
+        if not self.tried:
+            return [HOPED] * self.info.drafts
+        return expected(self.head, mind.fared[HEAD], self.info.drafts)

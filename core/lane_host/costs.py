@@ -10,8 +10,13 @@ from collections.abc import Sequence
 
 from tensorfold.core.engine_api import Info
 
-# How far one round moves what is known, and how far one that stands out may.
-SHARE = 0.1
+# How far one round moves the pace, what is known of its own row count, and of drafting. A round
+# that asks for no drafts is surprising by the machine first: most of that goes to the pace, which
+# concerns no choice. One that asks is so by its drafting.
+PACE_SHARE = 0.2
+ROWS_SHARE = 0.02
+DRAFTING_SHARE = 0.1
+# How far off a round may be that is believed.
 MOST_OFF = 2.0
 # What was timed at the start is at most so wrong.
 MOST_DRIFT = 3.0
@@ -19,10 +24,12 @@ MOST_DRIFT = 3.0
 
 class Costs:
     """`rows[n]` is a round of n rows, empty where the engine gives no table; `drafting[s]` what
-    asking the engine for drafts of s streams adds."""
+    asking the engine for drafts of s streams adds. `since_plain` counts the rounds since one that
+    asked for none, of which alone the pace is known."""
 
     def __init__(self, info: Info) -> None:
         self.pace = 1.0
+        self.since_plain = 0
         self.rows = stepped(info.round_costs, info.round_rows)
         self.timed = list(self.rows)
         self.first = first_rows(info.round_costs, info.round_rows)
@@ -34,14 +41,18 @@ class Costs:
         if not self.rows or seconds <= 0:
             return
         guess = self.rows[rows] + self.drafting[asking]
-        ratio = within(seconds * 1000 / guess, self.pace, MOST_OFF)
-        self.pace += SHARE / 2 * (ratio - self.pace)
-        taken = within(seconds * 1000 / self.pace, guess, MOST_OFF)
         if asking:
-            drafting = self.drafting[asking] + SHARE * (taken - guess)
+            self.since_plain += 1
+            taken = within(seconds * 1000 / self.pace, guess, MOST_OFF)
+            drafting = self.drafting[asking] + DRAFTING_SHARE * (taken - guess)
             self.drafting[asking] = within(drafting, self.drafting_timed[asking], MOST_DRIFT)
             return
-        moved = within(self.rows[rows] + SHARE * (taken - guess), self.timed[rows], MOST_DRIFT)
+        self.since_plain = 0
+        ratio = within(seconds * 1000 / guess, self.pace, MOST_OFF)
+        self.pace += PACE_SHARE * (ratio - self.pace)
+        taken = within(seconds * 1000 / self.pace, guess, MOST_OFF)
+        moved = self.rows[rows] + ROWS_SHARE * (taken - guess)
+        moved = within(moved, self.timed[rows], MOST_DRIFT)
         # A larger round never counts as cheaper than a smaller one.
         first, last = self.first[rows]
         low = self.rows[first - 1]

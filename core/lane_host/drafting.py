@@ -52,6 +52,7 @@ class Drafting:
         self.has_sources = bool(info.drafts or drafters)
         self.most = min(info.window_rows, info.round_rows)
         self.lessons: list[Lesson] = []
+        self.told = self.guessers.drafted[:], self.guessers.accepted[:]
         self.last_round: tuple[Sequence[Window], int, float] | None = None
 
     def begin(self, reply: Reply, drafts: Sequence[int], chances: Sequence[float]) -> None:
@@ -137,6 +138,20 @@ class Drafting:
     def measured(self, windows: Sequence[Window], rows: int, seconds: float) -> None:
         """What a round took, by the host's clock."""
         self.last_round = windows, rows, seconds
+
+    def counted(self) -> dict[str, tuple[int, int]]:
+        """Rows of guesses and those that came true, by source, counted since this was last asked
+        for."""
+        drafted, accepted = self.guessers.drafted, self.guessers.accepted
+        if (drafted, accepted) == self.told:
+            return {}
+        sources = zip(self.guessers.names, drafted, accepted, *self.told, strict=True)
+        self.told = drafted[:], accepted[:]
+        return {
+            name: (rows - old_rows, true - old_true)
+            for name, rows, true, old_rows, old_true in sources
+            if rows > old_rows
+        }
 
     def catch_up(self) -> None:
         """While a forward is in flight: learn from the last round, and choose whom to ask next."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from tensorfold.core.engine_api import Piece, Window
 
@@ -25,7 +25,11 @@ class Forward:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TurnTrace:
-    """One turn, from 1; `waiting`, `filling` and `live` are counts at its end."""
+    """One turn, from 1; `waiting`, `filling` and `live` are counts at its end.
+
+    `drafts` holds, by source, the guesses that had a row and those that came true, as they were
+    counted in this turn: of its round, or of the one before it.
+    """
 
     turn: int
     began: float
@@ -34,6 +38,7 @@ class TurnTrace:
     waiting: int
     filling: int
     live: int
+    drafts: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
 # Called on the engine thread at the end of a turn that ran a forward; it must not block.

@@ -75,6 +75,7 @@ class Turns:
                     waiting=len(self.lanes.queue),
                     filling=len(self.lanes.line),
                     live=len(self.lanes.live),
+                    drafts=self.drafting.counted(),
                 )
             )
             self.forwards.clear()

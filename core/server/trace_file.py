@@ -2,8 +2,9 @@
 
 An object holds `turn`, `began` and `ended`, the counts `waiting`, `filling` and `live` at its end,
 and `forwards`: each with `launched`, `landed`, `rows` and either `pieces` (`stream`, `start`,
-`end`) or `windows` (`stream`, `rows`, `tokens` committed). Times are of the host's clock, in
-seconds. No token ids: a trace tells nothing of what was said.
+`end`) or `windows` (`stream`, `rows`, `tokens` committed). `drafts`, where there were any, has by
+source the rows of guesses and those that came true, as counted in the turn. Times are of the
+host's clock, in seconds. No token ids: a trace tells nothing of what was said.
 """
 
 from __future__ import annotations
@@ -98,10 +99,14 @@ class LastTurns:
 
 def json_of(turn: TurnTrace) -> str:
     forwards = ",".join(map(forward_json, turn.forwards))
+    drafts = ""
+    if turn.drafts:
+        sources = [f'"{name}":[{rows},{true}]' for name, (rows, true) in turn.drafts.items()]
+        drafts = f'"drafts":{{{",".join(sources)}}},'
     return (
         f'{{"turn":{turn.turn},"began":{turn.began:.6f},"ended":{turn.ended:.6f},'
         f'"waiting":{turn.waiting},"filling":{turn.filling},"live":{turn.live},'
-        f'"forwards":[{forwards}]}}'
+        f'{drafts}"forwards":[{forwards}]}}'
     )
 
 

@@ -49,8 +49,8 @@ class Dsv41Family:
     def end_ids(self, config: configs.Config) -> tuple[int, ...]:
         return config.end_ids
 
-    def drafts(self, config: configs.Config) -> bool:
-        return config.drafting is not None
+    def drafts(self, config: configs.Config) -> int:
+        return config.drafting.block if config.drafting is not None else 0
 
     def shared(self, config: configs.Config, share: Share) -> configs.Config:
         return configs.shared(config, share)

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from tensorfold.core.ops import Ops
 
 
+# Chained drafts get less likely with each, and each is a forward of the layer.
+DRAFTS = 2
+
+
 class Glm53Family:
     """GLM-5.3-Flash, text part."""
 
@@ -51,8 +55,8 @@ class Glm53Family:
     def end_ids(self, config: configs.Config) -> tuple[int, ...]:
         return config.end_ids
 
-    def drafts(self, config: configs.Config) -> bool:
-        return config.mtp_layers > 0
+    def drafts(self, config: configs.Config) -> int:
+        return DRAFTS if config.mtp_layers > 0 else 0
 
     def shared(self, config: configs.Config, share: Share) -> configs.Config:
         return configs.shared(config, share)

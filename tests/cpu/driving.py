@@ -44,7 +44,8 @@ VOCAB = 160
 def opened(
     folder: Path = CKPT, *, verdict: Callable[..., bool] = checks.holds, **flags: Any
 ) -> TorchEngine:
-    sizes = {"lanes": 8, "context": 320, "chunk_rows": 320, "window_rows": 8, "threads": 1} | flags
+    sizes = {"lanes": 8, "context": 320, "chunk_rows": 320, "window_rows": 8, "threads": 1}
+    sizes |= {"drafts": 0, "copies": False} | flags
     order = EngineOrder(settings=read(sizes, {}), folder=folder, family=FAMILY)
     return open_engine(order, verdict=verdict)
 

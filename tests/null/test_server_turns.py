@@ -48,6 +48,17 @@ async def test_a_turn_tells_its_pieces_windows_rows_and_times_and_no_tokens() ->
     assert first["began"] <= first["forwards"][0]["launched"] < first["ended"]
 
 
+async def test_a_turn_tells_its_guesses_by_source_and_all_turns_all_of_them() -> None:
+    rig = Rig(drafts=2)
+    rig.submit(job(1, most=30), job(2, most=30))
+    turns = turns_of(rig)
+    told = [json.loads(json_of(turn)).get("drafts", {}) for turn in turns]
+    assert told[0] == {}
+    stats = rig.host.stats()
+    assert sum(each.get("head", [0, 0])[0] for each in told) == stats.drafted["head"] > 0
+    assert sum(each.get("head", [0, 0])[1] for each in told) == stats.accepted["head"] > 0
+
+
 async def test_the_last_turns_are_there_for_an_admin() -> None:
     async with server(admin=True) as client:
         assert await client.get("/debug/turns") == (200, {"turns": []})

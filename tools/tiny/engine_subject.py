@@ -50,7 +50,8 @@ class EngineSubject:
         served = find_model(installed, chosen, folder)
         if served.family is None:
             raise StartError(f"backend {backend} runs no family, so it judges no model")
-        sizes = {"lanes": LANES, "context": CONTEXT, "chunk_rows": CHUNK, "drafts": drafts}
+        sizes = {"lanes": LANES, "context": CONTEXT, "chunk_rows": CHUNK}
+        sizes |= {"drafts": drafts, "copies": False}
         settings = read(sizes, {})
         order = EngineOrder(settings=settings, folder=served.folder, family=served.family)
         engine = chosen.engine(order)

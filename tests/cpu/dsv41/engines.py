@@ -38,6 +38,8 @@ def opened(
         "window_rows": WINDOW_ROWS,
         "threads": 1,
         "numerics": numerics,
+        "drafts": 0,
+        "copies": False,
     }
     order = EngineOrder(settings=read(sizes | flags, {}), folder=folder, family=FAMILY)
     return open_engine(order, verdict=verdict)
