@@ -15,3 +15,21 @@ def drafter_names(settings: Settings) -> list[str]:
     if Copies.name in names:
         raise StartError(f"--drafters names {Copies.name}, and --no-copies refuses it")
     return names
+
+
+def head_drafts(settings: Settings, suit: int) -> int:
+    """Most drafts of the model's own head a stream and round, where `suit` suit the checkpoint.
+
+    Raises `StartError` where there is no head, or no window holds them.
+    """
+    rows = settings.window_rows
+    if settings.drafts < 0:
+        return min(suit, rows - 1)
+    if settings.drafts >= rows:
+        raise StartError(
+            f"--drafts is {settings.drafts}, and a window of --window-rows {rows} holds at most "
+            f"{rows - 1}"
+        )
+    if settings.drafts and not suit:
+        raise StartError(f"--drafts is {settings.drafts}, and this checkpoint has no draft layer")
+    return settings.drafts

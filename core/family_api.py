@@ -107,7 +107,9 @@ class Rows(NamedTuple):
     block at multiples of the page, R where a block is short, and block_lane_N; a lane's blocks are
     in order.
 
-    `width` bounds the tokens that any row sees, rounded up to one of few sizes.
+    `width` bounds the tokens that any row sees, rounded up to one of few sizes. `sure` tells that
+    the first row of every window counts: else a window may be run again as if it never had been,
+    and all of its state waits for `settle`.
 
     Prompt forwards may have `reads`, on the host, a stream each; without it all is read. A model
     may leave out what can reach nothing that is read: such hidden rows are NaN, and state that no
@@ -125,6 +127,7 @@ class Rows(NamedTuple):
     count_B: Tensor
     width: int
     rows_BW: Tensor | None = None
+    sure: bool = True
     blocks_NT: Tensor | None = None
     block_lane_N: Tensor | None = None
     reads: tuple[Read, ...] | None = None

@@ -14,6 +14,7 @@ import torch
 from tensorfold.core.backend_api import EngineOrder, Place, Progress
 from tensorfold.core.checkpoint import identity
 from tensorfold.core.checkpoint.load import elements
+from tensorfold.core.draft_settings import head_drafts
 from tensorfold.core.engine import agreement, checks, meeting, optable
 from tensorfold.core.engine.agreement import round_sizes
 from tensorfold.core.engine.group import Group, ranked
@@ -224,15 +225,7 @@ def load(
             f"--chunk-rows is {settings.chunk_rows}, not a multiple of {family.grid}, where "
             "this family's prompts may be cut"
         )
-    suits = family.drafts(config)
-    drafts = min(suits, settings.window_rows - 1) if settings.drafts < 0 else settings.drafts
-    if drafts >= settings.window_rows:
-        raise StartError(
-            f"--drafts is {settings.drafts}, and a window of --window-rows "
-            f"{settings.window_rows} holds at most {settings.window_rows - 1}"
-        )
-    if drafts and not suits:
-        raise StartError(f"--drafts is {settings.drafts}, and this checkpoint has no draft layer")
+    drafts = head_drafts(settings, family.drafts(config))
     own = family.shared(config, share) if share.ranks > 1 else config
     spec = family.state_spec(own, window_rows=settings.window_rows, drafts=drafts > 0)
     spec = replace(spec, dtype=name_of(device.dtype))

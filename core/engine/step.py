@@ -63,7 +63,8 @@ class Step:
     def round(self, words: Tensor, shape: Shape) -> Tensor:
         """Windows to their results, and each stream's state to its accepted rows."""
         f = device_blocks(words, layout(shape, self.sizes))
-        rows = self.rows_of(f, shape)._replace(rows_BW=f["window"])
+        sure = "noisy" not in f or shape.reach.candidates >= self.steps_V.shape[0]
+        rows = self.rows_of(f, shape)._replace(rows_BW=f["window"], sure=sure)
         hidden_RD = self.model.window(rows)
         logits_SV = self.model.logits(hidden_RD)[: shape.drawn]
         given = self.draw(logits_SV, f, shape)

@@ -102,8 +102,8 @@ def kda_window(
     joined = ops.linear(x_RD, w.in_proj)
     u_RC, inputs, out_gate_RC = kda_inputs(config, ops, w, state, plan, joined)
     by_window = tuple(over_windows(part, rows.rows_BW) for part in inputs)
-    # The first row of a window is never rejected.
-    alone = rows.rows_BW.shape[1] == 1
+    # The first row of a window is never rejected, unless the window may be run again.
+    alone = rows.rows_BW.shape[1] == 1 and rows.sure
     count_B = rows.count_B if alone else torch.zeros_like(rows.count_B)
     o_BWHV = ops.kda_steps(*by_window, rows.lane_B, count_B, state.state_LHKV)
     # One row past the end takes what the missing rows of short windows gave.
