@@ -155,6 +155,21 @@ def test_a_draft_layer_that_gives_no_number_costs_drafts_and_no_reply(
     assert found.ends[1].counts.drafted == 0
 
 
+@pytest.mark.parametrize("how", HOW, ids=("greedy", "sampled", "cut"))
+def test_drafts_are_drawn_with_the_noise_of_the_positions_they_guess(
+    tmp_path: Path, how: Sampling
+) -> None:
+    """Model and draft layer give equal logits, so that noise alone tells tokens."""
+
+    def change(name: str, tensor: torch.Tensor) -> torch.Tensor:
+        flat = name.endswith(("language_model.norm.weight", "shared_head.norm.weight"))
+        return tensor * 0 if flat else tensor
+
+    engine = opened(variant(tmp_path, {}, change), drafts=3)
+    counts = replies(engine, [job(1, some_tokens(20), 30, how)]).ends[1].counts
+    assert counts.accepted == counts.drafted > 20
+
+
 def test_the_bundled_models_own_drafts_land_and_save_rounds() -> None:
     plain = opened(TINY, context=512, chunk_rows=512)
     engine = opened(TINY, context=512, chunk_rows=512, drafts=2)

@@ -66,8 +66,12 @@ def test_a_reply_up_to_the_contexts_end_is_drafted_no_further(
         assert replies(drafting, [one]).tokens == replies(plain, [one]).tokens
 
 
-def test_a_drafter_that_knows_is_accepted(engines: tuple[TorchEngine, TorchEngine]) -> None:
-    counts = replies(engines[1], [job(1, some_tokens(20), 60, HOW[0])]).ends[1].counts
+@pytest.mark.parametrize("how", HOW)
+def test_a_drafter_that_knows_is_accepted(
+    engines: tuple[TorchEngine, TorchEngine], how: Sampling
+) -> None:
+    """Of equal logits, noise alone tells tokens: a draft needs that of its own position."""
+    counts = replies(engines[1], [job(1, some_tokens(20), 60, how)]).ends[1].counts
     assert counts.drafted > 0
     knows = bool(engines[1].model.weights.norm.eq(0).all())  # type: ignore[attr-defined]
     assert (counts.accepted == counts.drafted) is knows
