@@ -20,7 +20,7 @@ from tensorfold.core.engine.optable import Candidate, Candidates
 from tensorfold.core.ops import SPECS, Case, OpSpec
 
 # What outputs and values between two products lose to a format, beside a case's budget.
-FORMATS: Mapping[torch.dtype, float] = {torch.float32: 0.0, torch.bfloat16: 2.0**-8}
+FORMATS: Mapping[torch.dtype, float] = {torch.float32: 0.0, torch.bfloat16: 2.0**-7}
 SMALL = 70
 LARGE = (71, 128, 136, 200, 320)
 

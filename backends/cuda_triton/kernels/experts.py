@@ -20,6 +20,7 @@ from tensorfold.backends.cuda_triton.kernels.experts_many import (
     place_picks,
     scan_runs,
 )
+from tensorfold.backends.cuda_triton.kernels.experts_stay import lay_out, map_tiles, stay
 from tensorfold.backends.cuda_triton.kernels.many import aligned, num_programs
 from tensorfold.backends.cuda_triton.kernels.tiles import Tile
 
@@ -69,7 +70,10 @@ def tiles_few(rows: int) -> tuple[Tile, Tile]:
     return Tile(16, 64, 64, 4, 4), Tile(16, 64, 128, 4, 4)
 
 
-def tiles_many(rows: int) -> tuple[Tile, Tile]:
+def tiles_many(dtype: torch.dtype) -> tuple[Tile, Tile]:
+    """Of both products; float32 has no tensor cores, and its products are written out."""
+    if dtype == torch.float32:
+        return Tile(64, 32, 32, 4, 2), Tile(64, 64, 32, 4, 2)
     return Tile(128, 128, 64, 8, 3), Tile(128, 128, 64, 8, 3)
 
 
@@ -139,7 +143,7 @@ def by_pick(
     picks, top = ids_RK.numel(), ids_RK.shape[1]
     num_experts, inner, size = down_EID.shape
     one, two = tiles or tiles_few(x_RD.shape[0])
-    padded = max(16, triton.next_power_of_2(picks))
+    padded = max(64, triton.next_power_of_2(picks))
     hidden_PI = x_RD.new_empty(picks, inner)
     gate_up_few[(triton.cdiv(inner, one.columns), picks)](
         x_RD,
@@ -228,44 +232,120 @@ def by_group(
         EXPERTS=experts,
         num_warps=4,
     )
+    one, two = tiles or tiles_many(x_RD.dtype)
+    weights_KN = gate_up_EDI.view(-1, 2 * inner), down_EID.view(-1, size)
+    whole = not (inner % one.columns or size % one.step or size % two.columns or inner % two.step)
+    described = whole and x_RD.dtype == torch.bfloat16 and all(map(aligned, weights_KN))
+    form = by_descriptor if described else by_pointer
+    return form(
+        x_RD, weight_RK, weights_KN, starts, sorted_picks, top, limit, weighted, rounded, one, two
+    )
+
+
+def by_descriptor(
+    x_RD: Tensor,
+    weight_RK: Tensor,
+    weights_KN: tuple[Tensor, Tensor],
+    starts: Tensor,
+    sorted_picks: Tensor,
+    top: int,
+    limit: float,
+    weighted: bool,
+    rounded: bool,
+    one: Tile,
+    two: Tile,
+) -> Tensor:
+    picks, size, inner = sorted_picks.numel(), x_RD.shape[1], weights_KN[0].shape[1] // 2
+    num_experts = weights_KN[0].shape[0] // size
+    sorted_PD, hidden_PI = x_RD.new_empty(picks, size), x_RD.new_empty(picks, inner)
+    out_PD = x_RD.new_empty(picks, size, dtype=torch.float32)
+    columns = min(2048, triton.next_power_of_2(size))
+    lay_out[(picks,)](
+        x_RD, sorted_picks, starts, sorted_PD, size, num_experts, K=top, COLUMNS=columns
+    )
+    programs = num_programs(x_RD.device)
+    tiles_T4 = starts
+    for tile, a_PK, w_KN, out, up in (
+        (one, sorted_PD, weights_KN[0], hidden_PI, True),
+        (two, hidden_PI, weights_KN[1], out_PD, False),
+    ):
+        most = triton.cdiv(picks, tile.rows) + num_experts
+        if up or one.rows != two.rows:
+            tiles_T4 = starts.new_empty(most + 1, 4)
+            map_tiles[(triton.cdiv(most, 16),)](
+                starts,
+                tiles_T4,
+                num_experts,
+                most,
+                ROWS=tile.rows,
+                EXPERTS=starts.shape[0],
+                T=16,
+            )
+        stay[(programs,)](
+            TensorDescriptor.from_tensor(a_PK, [tile.rows, tile.step]),
+            TensorDescriptor.from_tensor(w_KN, [tile.step, tile.columns]),
+            out,
+            weight_RK,
+            tiles_T4,
+            most,
+            sorted_picks,
+            a_PK.shape[1],
+            out.shape[1],
+            limit,
+            UP=up,
+            WEIGHTED=weighted,
+            ROUNDED=rounded,
+            ROWS=tile.rows,
+            COLUMNS=tile.columns,
+            STEP=tile.step,
+            PROGRAMS=programs,
+            num_warps=tile.warps,
+            num_stages=tile.stages,
+        )
+    return out_PD
+
+
+def by_pointer(
+    x_RD: Tensor,
+    weight_RK: Tensor,
+    weights_KN: tuple[Tensor, Tensor],
+    starts: Tensor,
+    sorted_picks: Tensor,
+    top: int,
+    limit: float,
+    weighted: bool,
+    rounded: bool,
+    one: Tile,
+    two: Tile,
+) -> Tensor:
+    picks, size, inner = sorted_picks.numel(), x_RD.shape[1], weights_KN[0].shape[1] // 2
     hidden_PI = x_RD.new_empty(picks, inner)
     out_PD = x_RD.new_empty(picks, size, dtype=torch.float32)
-    one, two = tiles or tiles_many(x_RD.shape[0])
     programs = num_programs(x_RD.device)
-    for tile, a_PK, w, out, up in (
-        (one, x_RD, gate_up_EDI, hidden_PI, True),
-        (two, hidden_PI, down_EID, out_PD, False),
+    for tile, a_PK, w_KN, out, up in (
+        (one, x_RD, weights_KN[0], hidden_PI, True),
+        (two, hidden_PI, weights_KN[1], out_PD, False),
     ):
-        columns, width = inner if up else size, w.shape[2]
-        whole = columns % tile.columns == 0 and a_PK.shape[1] % tile.step == 0
-        w_KN, a = w.view(-1, width), a_PK
-        described = whole and x_RD.dtype == torch.bfloat16 and aligned(w_KN) and aligned(a_PK)
-        if described:
-            w_KN = TensorDescriptor.from_tensor(w_KN, [tile.step, tile.columns])
-            if not up:
-                a = TensorDescriptor.from_tensor(a_PK, [tile.rows, tile.step])
         grouped[(programs,)](
-            a,
+            a_PK,
             w_KN,
             out,
             weight_RK,
             starts,
             sorted_picks,
             a_PK.shape[1],
-            width,
-            columns,
-            num_experts,
+            w_KN.shape[1],
+            out.shape[1],
+            weights_KN[0].shape[0] // size,
             limit,
             K=top,
             UP=up,
             WEIGHTED=weighted,
             ROUNDED=rounded,
-            EXPERTS=experts,
+            EXPERTS=starts.shape[0],
             ROWS=tile.rows,
             COLUMNS=tile.columns,
             STEP=tile.step,
-            WHOLE=whole,
-            DESCRIBED=described,
             PROGRAMS=programs,
             num_warps=tile.warps,
             num_stages=tile.stages,

@@ -95,15 +95,12 @@ def grouped(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     STEP: tl.constexpr,
-    WHOLE: tl.constexpr,
-    DESCRIBED: tl.constexpr,
     PROGRAMS: tl.constexpr,
 ):
     """Tiles of sorted picks and columns of one expert's weight [inner, width], tile after tile.
 
     UP: rows of x to hidden values in sorted order, gate and up columns being `columns` apart.
     Otherwise hidden rows to out[pick] in float32, times the pick's weight unless WEIGHTED.
-    DESCRIBED: w is a descriptor of all experts' rows, and a one of hidden values.
     """
     bin_at = tl.arange(0, EXPERTS)
     start_at = tl.load(starts + bin_at, mask=bin_at <= E, other=0)
@@ -128,32 +125,19 @@ def grouped(
         here = place < stop
         pick = tl.load(sorted_picks + place, mask=here, other=0)
         row = (pick // K if UP else place).to(tl.int64)
-        column_at = within // tiles_here * COLUMNS
         total = tl.zeros((ROWS, COLUMNS), tl.float32)
         up = tl.zeros((ROWS, COLUMNS), tl.float32)
         for k in range(0, inner, STEP):
-            if DESCRIBED and not UP:
-                left = a.load([start, k])
-            else:
-                left_at = a + row[:, None] * inner + (k + step)[None, :]
-                if WHOLE:
-                    left = tl.load(left_at, mask=here[:, None], other=0.0)
-                else:
-                    mask = here[:, None] & (k + step < inner)[None, :]
-                    left = tl.load(left_at, mask=mask, other=0.0)
-            if DESCRIBED:
-                right = w.load([expert * inner + k, column_at])
-            else:
-                w_row = (expert.to(tl.int64) * inner + k + step) * width
-                w_at = w + w_row[:, None] + column[None, :]
-                mask = (k + step < inner)[:, None] & (column < columns)[None, :]
-                right = tl.load(w_at, mask=mask, other=0.0)
+            left_at = a + row[:, None] * inner + (k + step)[None, :]
+            mask = here[:, None] & (k + step < inner)[None, :]
+            left = tl.load(left_at, mask=mask, other=0.0)
+            w_row = (expert.to(tl.int64) * inner + k + step) * width
+            w_at = w + w_row[:, None] + column[None, :]
+            mask = (k + step < inner)[:, None] & (column < columns)[None, :]
+            right = tl.load(w_at, mask=mask, other=0.0)
             total = tl.dot(left, right, total, input_precision="ieee")
             if UP:
-                if DESCRIBED:
-                    right = w.load([expert * inner + k, column_at + columns])
-                else:
-                    right = tl.load(w_at + columns, mask=mask, other=0.0)
+                right = tl.load(w_at + columns, mask=mask, other=0.0)
                 up = tl.dot(left, right, up, input_precision="ieee")
         mask = here[:, None] & (column < columns)[None, :]
         share = tl.load(weight + pick, mask=here, other=0.0).to(tl.float32)

@@ -18,6 +18,8 @@ from tensorfold.backends.cuda_triton.kernels.tiles import Tile, Weight
 
 # Rows of tiles that share columns of a weight before the next columns' turn.
 GROUP = 8
+# Rows of parts that are added at once.
+SLICE = 16
 ALIGNED = 16  # bytes
 
 
@@ -28,6 +30,17 @@ def place_of(tile, row_tiles, column_tiles, GROUP: tl.constexpr):
     rows_here = min(row_tiles - band * GROUP, GROUP)
     within = tile % (GROUP * column_tiles)
     return band * GROUP + within % rows_here, within // rows_here
+
+
+@triton.jit
+def tree_of(parts, by_part, P: tl.constexpr):
+    """P parts added pairwise, neighbours first; P is a power of two."""
+    if P == 1:
+        total = tl.load(parts)
+    else:
+        left = tree_of(parts, by_part, P // 2)
+        total = left + tree_of(parts + P // 2 * by_part, by_part, P // 2)
+    return total
 
 
 @triton.jit(do_not_specialize=["num_rows"])
@@ -46,12 +59,13 @@ def stay(
     COLUMNS: tl.constexpr,
     STEP: tl.constexpr,
     GROUP: tl.constexpr,
+    SLICE: tl.constexpr,
     PROGRAMS: tl.constexpr,
 ):
     """x [R, P * K]; w [N, P * K], or with BY_K [P * K, N]; out [R, N], or with APART [R, P * N].
 
-    APART: parts are products of their own. Otherwise they are added in the tree: a program keeps
-    sums that wait for their neighbour in its place of `held`.
+    APART: parts are products of their own. Otherwise they are added in the tree: a program keeps a
+    tile's parts in its place of `held` until the last one.
     """
     program = tl.program_id(0)
     row_tiles, column_tiles = tl.cdiv(num_rows, ROWS), tl.cdiv(N, COLUMNS)
@@ -60,12 +74,12 @@ def stay(
     tiles = row_tiles * column_tiles * (P if APART else 1)
     mine = tl.cdiv(tiles - program, PROGRAMS)
     place = tl.arange(0, ROWS)[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :]
-    held += program.to(tl.int64) * 2 * ROWS * COLUMNS
+    SIZE: tl.constexpr = ROWS * COLUMNS
+    held += program.to(tl.int64) * LOOP * SIZE
     tile = program - PROGRAMS
     step, part = steps - 1, LOOP - 1
     head, row, column = 0, 0, 0
     total = tl.zeros((ROWS, COLUMNS), tl.float32)
-    pair = tl.zeros((ROWS, COLUMNS), tl.float32)
     for _ in range(mine * LOOP * steps):
         step = tl.where(step == steps - 1, 0, step + 1)
         if step == 0:
@@ -84,24 +98,20 @@ def stay(
             b = w.load([column, k]).T
         total = tl.dot(a, b, total, input_precision="ieee")
         if step == steps - 1:
-            if P > 1 and not APART:
-                if part % 2 == 0:
-                    pair = total
-                else:
-                    total = pair + total
-                    if P > 2:
-                        if part % 4 == 1:
-                            tl.store(held + place, total)
-                        else:
-                            total = tl.load(held + place) + total
-                            if P > 4:
-                                if part == 3:
-                                    tl.store(held + ROWS * COLUMNS + place, total)
-                                else:
-                                    total = tl.load(held + ROWS * COLUMNS + place) + total
-            if part == LOOP - 1:
+            # The compiler keeps products in flight only while `total` is stored here, and no more.
+            if LOOP == 1:
                 out.store([row, head * N + column], total.to(out.dtype))
+            else:
+                tl.store(held + part * SIZE + place, total)
             total = tl.zeros((ROWS, COLUMNS), tl.float32)
+        if LOOP > 1:
+            if (step == steps - 1) & (part == LOOP - 1):
+                # Rows in a store's own order, so that a thread reads what it wrote itself.
+                for some in tl.static_range(0, ROWS, SLICE):
+                    at = held + (some + tl.arange(0, SLICE))[:, None] * COLUMNS
+                    at += tl.arange(0, COLUMNS)[None, :]
+                    sums = tree_of(at, SIZE, LOOP)
+                    out.store([row + some, column], sums.to(out.dtype))
 
 
 @functools.cache
@@ -142,14 +152,15 @@ def run_many(x_RK: Tensor, w: Weight, out_RN: Tensor, tile: Tile, apart: bool) -
     tiles = triton.cdiv(rows, tile.rows) * triton.cdiv(w.n, tile.columns)
     programs = min(num_programs(x_RK.device), tiles * (w.parts if apart else 1))
     held = x_RK.new_empty(
-        programs * 2 * tile.rows * tile.columns if w.parts > 2 and not apart else 1,
+        programs * w.parts * tile.rows * tile.columns if w.parts > 1 and not apart else 1,
         dtype=torch.float32,
     )
+    slice_rows = tile.rows if w.parts == 1 or apart else min(tile.rows, SLICE)
     w_block = [tile.step, tile.columns] if by_k else [tile.columns, tile.step]
     stay[(programs,)](
         TensorDescriptor.from_tensor(x_RK, [tile.rows, tile.step]),
         TensorDescriptor.from_tensor(weight, w_block),
-        TensorDescriptor.from_tensor(out_RN, [tile.rows, tile.columns]),
+        TensorDescriptor.from_tensor(out_RN, [slice_rows, tile.columns]),
         held,
         rows,
         w.n,
@@ -161,6 +172,7 @@ def run_many(x_RK: Tensor, w: Weight, out_RN: Tensor, tile: Tile, apart: bool) -
         COLUMNS=tile.columns,
         STEP=tile.step,
         GROUP=GROUP,
+        SLICE=slice_rows,
         PROGRAMS=programs,
         num_warps=tile.warps,
         num_stages=tile.stages,

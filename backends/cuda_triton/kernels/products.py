@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from tensorfold.backends.cuda_triton.kernels.many import fits, run_many
+from tensorfold.backends.cuda_triton.kernels.many import fits, num_programs, run_many
 from tensorfold.backends.cuda_triton.kernels.tiles import Tile, Weight
 
 
@@ -117,20 +117,38 @@ FEW = 64
 MIXED_STEP = 64
 
 
-def tile_of(rows: int) -> Tile:
+# Columns from which a weight fills the device by itself.
+BROAD = 8192
+
+
+def tile_of(rows: int, w: Weight, apart: bool) -> Tile:
     """Of a program that has one tile."""
+    if rows > FEW:
+        return Tile(64, 64, 32, 4, 3)
+    if rows > 32:
+        return Tile(64, 64, 64, 4, 4)
+    if w.by_k == 1:
+        if rows <= 16:
+            return Tile(16, 64, 128, 4, 3) if w.n >= BROAD else Tile(16, 32, 128, 4, 6)
+        return Tile(32, 64, 128, 4, 3) if w.n >= BROAD else Tile(32, 32, 128, 4, 4)
     if rows <= 16:
-        return Tile(16, 64, 128, 4, 4)
-    if rows <= FEW:
-        return Tile(32 if rows <= 32 else 64, 64, 128, 4, 3)
-    return Tile(128, 128, 32, 8, 3)
+        return Tile(16, 64, 64, 4, 6) if apart else Tile(16, 256, 32, 4, 4)
+    return Tile(32, 64, 64, 4, 4) if apart else Tile(32, 128, 64, 4, 4)
 
 
-def tile_many(rows: int, w: Weight, apart: bool) -> Tile:
-    """Of programs that stay; waiting sums take a tile's room twice."""
-    if w.parts > 1 and not apart:
-        return Tile(128, 128, 64, 8, 4)
-    return Tile(128, 256, 64, 8, 3)
+# Large tiles first: they read least.
+STAY = (Tile(128, 256, 64, 8, 3), Tile(128, 128, 64, 8, 4), Tile(64, 128, 64, 4, 4))
+STAY_PARTS = (Tile(128, 128, 64, 8, 4), Tile(64, 128, 64, 4, 4))
+
+
+def tile_many(rows: int, w: Weight, apart: bool, programs: int) -> Tile:
+    """Of programs that stay: the largest tile of which nearly every program has one."""
+    tiles = STAY if apart or w.parts == 1 else STAY_PARTS
+    for tile in tiles:
+        count = triton.cdiv(rows, tile.rows) * triton.cdiv(w.n, tile.columns)
+        if count * (w.parts if apart else 1) * 4 >= programs * 3:
+            return tile
+    return tiles[-1]
 
 
 def result_type(x: Tensor, w: Tensor) -> torch.dtype:
@@ -143,7 +161,7 @@ def run_parts(x: Tensor, x_by_row: int, x_by_part: int, w: Weight, out: Tensor, 
     if not rows:
         return
     if x.dtype != w.tensor.dtype:
-        tile = tile._replace(step=MIXED_STEP, stages=2)
+        tile = tile._replace(columns=min(tile.columns, 64), step=MIXED_STEP, stages=3)
     assert {x.dtype, w.tensor.dtype} <= {torch.bfloat16, torch.float32}, (x.dtype, w.tensor.dtype)
     grid = (triton.cdiv(w.n, tile.columns), triton.cdiv(rows, tile.rows), w.parts)
     product[grid](
@@ -180,11 +198,11 @@ def summed(x_RK: Tensor, w: Weight, tile: Tile | None = None) -> Tensor:
     rows = x_RK.shape[0]
     out_RN = x_RK.new_empty(rows, w.n, dtype=result_type(x_RK, w.tensor))
     if tile is None and rows > FEW:
-        large = tile_many(rows, w, False)
+        large = tile_many(rows, w, False, num_programs(x_RK.device))
         if fits(x_RK, w, out_RN, large, False):
             run_many(x_RK, w, out_RN, large, False)
             return out_RN
-    tile = tile or tile_of(rows)
+    tile = tile or tile_of(rows, w, False)
     if w.parts == 1:
         run_parts(x_RK, x_RK.stride(0), w.k, w, out_RN[:, None], tile)
         return out_RN
@@ -203,10 +221,10 @@ def each(x_RPK: Tensor, w: Weight, tile: Tile | None = None) -> Tensor:
         x_RPK = x_RPK.contiguous()
     out_RPN = x_RPK.new_empty(rows, parts, w.n, dtype=result_type(x_RPK, w.tensor))
     if tile is None and rows > FEW and x_RPK.stride(1) == inner:
-        large = tile_many(rows, w, True)
+        large = tile_many(rows, w, True, num_programs(x_RPK.device))
         x_RK, out_RN = x_RPK.flatten(1), out_RPN.view(rows, parts * w.n)
         if fits(x_RK, w, out_RN, large, True):
             run_many(x_RK, w, out_RN, large, True)
             return out_RPN
-    run_parts(x_RPK, x_RPK.stride(0), x_RPK.stride(1), w, out_RPN, tile or tile_of(rows))
+    run_parts(x_RPK, x_RPK.stride(0), x_RPK.stride(1), w, out_RPN, tile or tile_of(rows, w, True))
     return out_RPN
