@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from tensorfold.backends.cuda_triton.kernels.whole import whole
 from tensorfold.core.ops.engram_gate import LEAST
 
 
@@ -19,7 +20,6 @@ def gate(
     opened,
     out,
     D,
-    key_by_row,
     value_by_row,
     eps,
     LEAST: tl.constexpr,
@@ -31,7 +31,7 @@ def gate(
     inside = column < D
     at = (row * N + stream) * D + column
     own = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
-    named = tl.load(key + row * key_by_row + stream * D + column, mask=inside, other=0.0)
+    named = tl.load(key + at, mask=inside, other=0.0)
     named = named.to(tl.float32)
     scale = tl.load(weight + stream * D + column, mask=inside, other=0.0).to(tl.float32)
     own_norm = tl.sqrt_rn(tl.sum(own * own, 0) / D + eps)
@@ -47,10 +47,8 @@ def gate(
 def engram_gate(
     x_RND: Tensor, key_RND: Tensor, value_RD: Tensor, weight_ND: Tensor, open_R: Tensor, eps: float
 ) -> Tensor:
-    x_RND = x_RND.contiguous()
+    x_RND, key_RND, weight_ND = whole(x_RND), whole(key_RND), whole(weight_ND)
     rows, n, d = x_RND.shape
-    if key_RND.stride()[1:] != (d, 1):
-        key_RND = key_RND.contiguous()
     if value_RD.stride(1) != 1:
         value_RD = value_RD.contiguous()
     out_RND = torch.empty(x_RND.shape, dtype=x_RND.dtype, device=x_RND.device)
@@ -59,11 +57,10 @@ def engram_gate(
             x_RND,
             key_RND,
             value_RD,
-            weight_ND.contiguous(),
+            weight_ND,
             open_R.contiguous(),
             out_RND,
             d,
-            key_RND.stride(0),
             value_RD.stride(0),
             eps,
             LEAST=LEAST,

@@ -1,4 +1,4 @@
-"""Routed experts for many rows in bfloat16: rows in sorted order, programs that stay, one flat loop.
+"""Routed experts for many rows in bfloat16: rows in sorted order and programs that stay.
 
 What `experts_many.grouped` does, through tensor descriptors: rows are first laid out by expert, so
 that a tile of them is one block of memory.

@@ -13,6 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from tensorfold.backends.cuda_triton.kernels.products import exact_dot
+from tensorfold.backends.cuda_triton.kernels.whole import whole
 
 RUN = 512  # of F
 ROWS, STEP = 64, 128
@@ -140,7 +141,7 @@ def mixed(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """First the collapsed row, or without `collapse` its weights; then post and comb. What is not a
     row has the format of fn."""
-    x_RND, fn_MF = x_RND.contiguous(), fn_MF.contiguous()
+    x_RND, fn_MF = whole(x_RND), whole(fn_MF)
     rows, n, d = x_RND.shape
     outputs, inner = fn_MF.shape
     runs = triton.cdiv(inner, RUN)

@@ -7,6 +7,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from tensorfold.backends.cuda_triton.kernels.whole import whole
+
 # Values of a program: several short rows, or one long row.
 VALUES = 1024
 
@@ -18,7 +20,6 @@ def norm_rows(
     bias,
     out,
     num_rows,
-    by_row,
     width,
     eps,
     ROWS: tl.constexpr,
@@ -28,7 +29,7 @@ def norm_rows(
     column = tl.arange(0, WIDTH)
     inside = column < width
     mask = (row < num_rows)[:, None] & inside[None, :]
-    x_at = x + row[:, None] * by_row + column[None, :]
+    x_at = x + row[:, None] * width + column[None, :]
     value = tl.load(x_at, mask=mask, other=0.0).to(tl.float32)
     mean = tl.sum(value, 1) / width
     centred = tl.where(inside[None, :], value - mean[:, None], 0.0)
@@ -41,8 +42,7 @@ def norm_rows(
 
 
 def layer_norm(x_RD: Tensor, weight_D: Tensor, bias_D: Tensor, eps: float) -> Tensor:
-    if x_RD.stride(1) != 1:
-        x_RD = x_RD.contiguous()
+    x_RD = whole(x_RD)
     num_rows, width = x_RD.shape
     out_RD = torch.empty(x_RD.shape, dtype=x_RD.dtype, device=x_RD.device)
     if not num_rows:
@@ -55,7 +55,6 @@ def layer_norm(x_RD: Tensor, weight_D: Tensor, bias_D: Tensor, eps: float) -> Te
         bias_D,
         out_RD,
         num_rows,
-        x_RD.stride(0),
         width,
         eps,
         ROWS=rows,

@@ -104,7 +104,7 @@ def stay(
             else:
                 tl.store(held + part * SIZE + place, total)
             total = tl.zeros((ROWS, COLUMNS), tl.float32)
-        if LOOP > 1:
+        if LOOP > 1:  # noqa: SIM102 (one is the compiler's, the other the device's)
             if (step == steps - 1) & (part == LOOP - 1):
                 # Rows in a store's own order, so that a thread reads what it wrote itself.
                 for some in tl.static_range(0, ROWS, SLICE):

@@ -7,6 +7,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from tensorfold.backends.cuda_triton.kernels.whole import whole
+
+# Strides and pointers on this grid compile to one kernel, which sums in one order.
+GRID = 16
 # Values of a program: several short rows, or one long row.
 VALUES = 4096
 
@@ -40,10 +44,14 @@ def norm_rows(
     tl.store(out_at, normed.to(out.dtype.element_ty), mask=mask)
 
 
+def on_grid(x: Tensor) -> bool:
+    return x.data_ptr() % GRID == 0 and all(stride % GRID == 0 for stride in x.stride()[:-1])
+
+
 def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
     width = x.shape[-1]
-    if x.dim() > 3 or x.stride(-1) != 1:
-        x = x.contiguous().view(-1, width)
+    if x.dim() > 3 or x.stride(-1) != 1 or not on_grid(x):
+        x = whole(x).view(-1, width)
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     num_rows = out.numel() // width
     if not num_rows:
