@@ -15,8 +15,8 @@ from torch import Tensor
 from tensorfold.backends.cuda_triton.kernels.products import exact_dot
 from tensorfold.backends.cuda_triton.kernels.whole import whole
 
-RUN = 512  # of F
-ROWS, STEP = 64, 128
+RUN = 256  # of F
+ROWS, STEP = 64, 64
 FEW = 16
 # The Sinkhorn steps are a chain of small sums, which one warp does without waiting for another.
 WARPS = 1

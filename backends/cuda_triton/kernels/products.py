@@ -27,21 +27,29 @@ def thirds(x):
 
 @triton.jit
 def exact_dot(a, b, total):
-    """total + a @ b. Of a float32 and a bfloat16 the first is three bfloat16, so nothing of it is
-    lost and the tensor cores do the work. Then the step of K is part of the arithmetic."""
+    """total + a @ b. A float32 b beside a bfloat16 a is three bfloat16, so nothing of it is lost
+    and the tensor cores do the work. Then the step of K is part of the arithmetic."""
     if a.dtype == b.dtype:
         total = tl.dot(a, b, total, input_precision="ieee")
-    elif b.dtype == tl.float32:
+    else:
         first, second, third = thirds(b)
         total = tl.dot(a, third, total)
         total = tl.dot(a, second, total)
         total = tl.dot(a, first, total)
-    else:
-        first, second, third = thirds(a)
-        total = tl.dot(third, b, total)
-        total = tl.dot(second, b, total)
-        total = tl.dot(first, b, total)
     return total
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def split_rows(x, out, K, by_row, num_rows, COLUMNS: tl.constexpr):
+    """out [3, R, K]: the thirds of float32 rows."""
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    inside = column < K
+    first, second, third = thirds(tl.load(x + row * by_row + column, mask=inside, other=0.0))
+    at = out + row * K + column
+    tl.store(at, first, mask=inside)
+    tl.store(at + num_rows.to(tl.int64) * K, second, mask=inside)
+    tl.store(at + num_rows.to(tl.int64) * 2 * K, third, mask=inside)
 
 
 @triton.jit(do_not_specialize=["num_rows"])
@@ -90,65 +98,77 @@ def product(
 
 
 @triton.jit
-def tree_of(parts, by_part, mask, P: tl.constexpr):
+def tree_of(parts, by_part, by_third, mask, P: tl.constexpr, THIRDS: tl.constexpr):
     """P parts added pairwise, neighbours first: the largest power of two below P, and the rest."""
     LEFT: tl.constexpr = 4 if P > 4 else (2 if P > 2 else 1)
     if P == 1:
         total = tl.load(parts, mask=mask, other=0.0)
+        if THIRDS:
+            second = tl.load(parts + by_third, mask=mask, other=0.0)
+            third = tl.load(parts + 2 * by_third, mask=mask, other=0.0)
+            total = (third + second) + total
     else:
-        left = tree_of(parts, by_part, mask, LEFT)
-        right = tree_of(parts + LEFT * by_part, by_part, mask, P - LEFT)
-        total = left + right
+        left = tree_of(parts, by_part, by_third, mask, LEFT, THIRDS)
+        rest = parts + LEFT * by_part
+        total = left + tree_of(rest, by_part, by_third, mask, P - LEFT, THIRDS)
     return total
 
 
 @triton.jit
-def add_parts(parts, out, size, P: tl.constexpr, BLOCK: tl.constexpr):
-    """out[i] = the tree of parts[p, i]; both are contiguous."""
+def add_parts(parts, out, size, P: tl.constexpr, THIRDS: tl.constexpr, BLOCK: tl.constexpr):
+    """out[i] = the tree of parts[p, i], or of the sums of parts[p, :, i] with THIRDS."""
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = place < size
-    total = tree_of(parts + place, size, mask, P)
+    by_part = size * 3 if THIRDS else size
+    total = tree_of(parts + place, by_part, size, mask, P, THIRDS)
     tl.store(out + place, total.to(out.dtype.element_ty), mask=mask)
-
-
-# Above this many rows products of bfloat16 run by programs that stay.
-FEW = 64
-# `exact_dot` of two formats sums a step's thirds apart, so the step is part of the arithmetic.
-MIXED_STEP = 64
 
 
 # Columns from which a weight fills the device by itself.
 BROAD = 8192
+# `exact_dot` of two formats sums a step's thirds apart, so the step is part of the arithmetic.
+MIXED_STEP = 64
+# Tiles of programs that stay, with how long one takes beside the others.
+STAY = (
+    (Tile(128, 256, 64, 8, 3), 100),
+    (Tile(128, 128, 64, 4, 4), 54),
+    (Tile(64, 128, 64, 4, 4), 43),
+)
+STAY_PARTS = ((Tile(128, 128, 32, 8, 4), 54), (Tile(64, 128, 32, 4, 4), 43))
+
+
+def few(rows: int, w: Weight, apart: bool) -> bool:
+    """Whether programs of one tile each are as fast as those that stay."""
+    return rows <= 64 or (rows <= 128 and w.n < BROAD and not apart)
 
 
 def tile_of(rows: int, w: Weight, apart: bool) -> Tile:
     """Of a program that has one tile."""
-    if rows > FEW:
+    if not few(rows, w, apart):
         return Tile(64, 64, 32, 4, 3)
-    if rows > 32:
-        return Tile(64, 64, 64, 4, 4)
     if w.by_k == 1:
+        broad = w.n >= BROAD
         if rows <= 16:
-            return Tile(16, 64, 128, 4, 3) if w.n >= BROAD else Tile(16, 32, 128, 4, 6)
-        return Tile(32, 64, 128, 4, 3) if w.n >= BROAD else Tile(32, 32, 128, 4, 4)
+            return Tile(16, 64, 128, 4, 3) if broad else Tile(16, 32, 128, 4, 6)
+        if rows <= 32:
+            return Tile(32, 64, 128, 4, 3) if broad else Tile(32, 32, 128, 4, 4)
+        return Tile(64, 64, 64, 4, 4) if broad else Tile(64, 32, 128, 4, 4)
     if rows <= 16:
         return Tile(16, 64, 64, 4, 6) if apart else Tile(16, 256, 32, 4, 4)
-    return Tile(32, 64, 64, 4, 4) if apart else Tile(32, 128, 64, 4, 4)
-
-
-# Large tiles first: they read least.
-STAY = (Tile(128, 256, 64, 8, 3), Tile(128, 128, 64, 8, 4), Tile(64, 128, 64, 4, 4))
-STAY_PARTS = (Tile(128, 128, 64, 8, 4), Tile(64, 128, 64, 4, 4))
+    if rows <= 32:
+        return Tile(32, 64, 64, 4, 4) if apart else Tile(32, 128, 64, 4, 4)
+    return Tile(64, 128, 64, 4, 3) if rows <= 64 and not apart else Tile(64, 64, 64, 4, 4)
 
 
 def tile_many(rows: int, w: Weight, apart: bool, programs: int) -> Tile:
-    """Of programs that stay: the largest tile of which nearly every program has one."""
-    tiles = STAY if apart or w.parts == 1 else STAY_PARTS
-    for tile in tiles:
+    """Of programs that stay: the tile whose waves over the device are done first."""
+
+    def time(choice: tuple[Tile, int]) -> int:
+        tile, cost = choice
         count = triton.cdiv(rows, tile.rows) * triton.cdiv(w.n, tile.columns)
-        if count * (w.parts if apart else 1) * 4 >= programs * 3:
-            return tile
-    return tiles[-1]
+        return triton.cdiv(count * (w.parts if apart else 1), programs) * cost
+
+    return min(STAY if apart or w.parts == 1 else STAY_PARTS, key=time)[0]
 
 
 def result_type(x: Tensor, w: Tensor) -> torch.dtype:
@@ -161,8 +181,8 @@ def run_parts(x: Tensor, x_by_row: int, x_by_part: int, w: Weight, out: Tensor, 
     if not rows:
         return
     if x.dtype != w.tensor.dtype:
-        tile = tile._replace(columns=min(tile.columns, 64), step=MIXED_STEP, stages=3)
-    assert {x.dtype, w.tensor.dtype} <= {torch.bfloat16, torch.float32}, (x.dtype, w.tensor.dtype)
+        columns = 32 if tile.rows <= 32 else 64
+        tile = tile._replace(columns=columns, step=MIXED_STEP, stages=3)
     grid = (triton.cdiv(w.n, tile.columns), triton.cdiv(rows, tile.rows), w.parts)
     product[grid](
         x,
@@ -188,6 +208,17 @@ def run_parts(x: Tensor, x_by_row: int, x_by_part: int, w: Weight, out: Tensor, 
     )
 
 
+def split(x_RK: Tensor) -> Tensor:
+    """Float32 rows as three bfloat16 rows each: [3 * R, K]."""
+    rows, k = x_RK.shape
+    out = x_RK.new_empty(3 * rows, k, dtype=torch.bfloat16)
+    columns = min(1024, triton.next_power_of_2(k))
+    if rows:
+        grid = (rows, triton.cdiv(k, columns))
+        split_rows[grid](x_RK, out, k, x_RK.stride(0), rows, COLUMNS=columns)
+    return out
+
+
 def summed(x_RK: Tensor, w: Weight, tile: Tile | None = None) -> Tensor:
     """[R, P * K] times the parts of a weight, added in the tree: [R, N].
 
@@ -197,30 +228,37 @@ def summed(x_RK: Tensor, w: Weight, tile: Tile | None = None) -> Tensor:
         x_RK = x_RK.contiguous()
     rows = x_RK.shape[0]
     out_RN = x_RK.new_empty(rows, w.n, dtype=result_type(x_RK, w.tensor))
-    if tile is None and rows > FEW:
+    if tile is None and not few(rows, w, False):
         large = tile_many(rows, w, False, num_programs(x_RK.device))
         if fits(x_RK, w, out_RN, large, False):
             run_many(x_RK, w, out_RN, large, False)
             return out_RN
-    tile = tile or tile_of(rows, w, False)
-    if w.parts == 1:
+    three = x_RK.dtype == torch.float32 and w.tensor.dtype == torch.bfloat16
+    if three:
+        x_RK = split(x_RK)
+        tile = tile or (Tile(128, 64, 64, 4, 3) if len(x_RK) > 64 else None)
+    tile = tile or tile_of(x_RK.shape[0], w, False)
+    if w.parts == 1 and not three:
         run_parts(x_RK, x_RK.stride(0), w.k, w, out_RN[:, None], tile)
         return out_RN
-    parts_PRN = x_RK.new_empty(w.parts, rows, w.n, dtype=torch.float32)
+    parts_PRN = x_RK.new_empty(w.parts, x_RK.shape[0], w.n, dtype=torch.float32)
     run_parts(x_RK, x_RK.stride(0), w.k, w, parts_PRN.transpose(0, 1), tile)
     size = out_RN.numel()
     if size:
-        add_parts[(triton.cdiv(size, 1024),)](parts_PRN, out_RN, size, P=w.parts, BLOCK=1024)
+        grid = (triton.cdiv(size, 1024),)
+        add_parts[grid](parts_PRN, out_RN, size, P=w.parts, THIRDS=three, BLOCK=1024)
     return out_RN
 
 
 def each(x_RPK: Tensor, w: Weight, tile: Tile | None = None) -> Tensor:
     """[R, P, K] times each part: [R, P, N]."""
+    if x_RPK.dtype == torch.float32 and w.tensor.dtype == torch.bfloat16:
+        w = w._replace(tensor=w.tensor.float())
     rows, parts, inner = x_RPK.shape
     if x_RPK.stride(2) != 1:
         x_RPK = x_RPK.contiguous()
     out_RPN = x_RPK.new_empty(rows, parts, w.n, dtype=result_type(x_RPK, w.tensor))
-    if tile is None and rows > FEW and x_RPK.stride(1) == inner:
+    if tile is None and not few(rows, w, True) and x_RPK.stride(1) == inner:
         large = tile_many(rows, w, True, num_programs(x_RPK.device))
         x_RK, out_RN = x_RPK.flatten(1), out_RPN.view(rows, parts * w.n)
         if fits(x_RK, w, out_RN, large, True):
