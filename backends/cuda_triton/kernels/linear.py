@@ -8,7 +8,7 @@ from tensorfold.backends.cuda_triton.kernels.products import summed
 from tensorfold.backends.cuda_triton.kernels.tiles import joined
 
 # A narrow weight's K is cut, so that enough programs read it.
-NARROW, MOST_PARTS, LEAST_K = 4096, 8, 256
+NARROW, MOST_PARTS, LEAST_K = 1024, 8, 256
 
 
 def parts_of(n: int, k: int) -> int:
