@@ -135,6 +135,7 @@ class Piece:
     `want` is how many drafts to propose after the first token, `mask` the vocabulary mask of that
     token (little-endian bits, 1 allowed), `logprobs` as in `Opening`, for the piece's own rows:
     asked of a pass from its start or a mark on, since rows that nobody asked for may be left out.
+    `split` has ranks share the index of its rows: in shares of equal "cost" or "rows"; empty: not.
     """
 
     stream: int
@@ -143,6 +144,7 @@ class Piece:
     want: int = 0
     mask: bytes | None = None
     logprobs: int | None = None
+    split: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
@@ -91,6 +92,21 @@ class Read(NamedTuple):
         return self.every or not self.ahead
 
 
+class RowSplit(NamedTuple):
+    """How ranks share the index of a forward's rows: rank r has rows bounds[r] to bounds[r + 1]."""
+
+    rank: int
+    bounds: tuple[int, ...]
+
+    @property
+    def own(self) -> slice:
+        return slice(self.bounds[self.rank], self.bounds[self.rank + 1])
+
+    @property
+    def counts(self) -> list[int]:
+        return [last - first for first, last in pairwise(self.bounds)]
+
+
 class Rows(NamedTuple):
     """The rows of one forward, padded to the backend's row tile with rows of the spare lane.
 
@@ -109,7 +125,8 @@ class Rows(NamedTuple):
 
     `width` bounds the tokens that any row sees, rounded up to one of few sizes. `sure` tells that
     the first row of every window counts: else a window may be run again as if it never had been,
-    and all of its state waits for `settle`.
+    and all of its state waits for `settle`. With `split` a family that can has each rank pick for
+    its own rows, and gathers the picks.
 
     Prompt forwards may have `reads`, on the host, a stream each; without it all is read. A model
     may leave out what can reach nothing that is read: such hidden rows are NaN, and state that no
@@ -131,6 +148,7 @@ class Rows(NamedTuple):
     blocks_NT: Tensor | None = None
     block_lane_N: Tensor | None = None
     reads: tuple[Read, ...] | None = None
+    split: RowSplit | None = None
 
 
 class Model(Protocol):
@@ -246,15 +264,18 @@ class Golden(Protocol):
 class Family(Protocol):
     """A model line found through the plugin seam.
 
-    `model_types` are the config.json `model_type` values it serves. `grid` is where its prompts
-    may be cut. `files` are files of a checkpoint, beside its weights and config, that bits depend
-    on where they are there. `bundled` maps the names of models that ship with it to their folders.
+    `model_types` are the config.json `model_type` values it serves. `index_split` names the setting
+    from which position on its index may be split, empty where it cannot be. `grid` is where its
+    prompts may be cut. `files` are files of a checkpoint, beside its weights and config, that bits
+    depend on where they are there. `bundled` maps the names of models that ship with it to their
+    folders.
     """
 
     name: str
     model_types: tuple[str, ...]
     grid: int
     files: tuple[str, ...]
+    index_split: str
     chat: ChatFormat
 
     def bundled(self) -> Mapping[str, Path]: ...

@@ -8,37 +8,12 @@ environment. Nothing else in the engine reads the environment. A value that make
 from __future__ import annotations
 
 import argparse
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
 from tensorfold.core.errors import StartError
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Switch:
-    """One line of the table. `group` is the part of the engine that it speaks to.
-
-    A value is at least `least`, more than `above` and at most `most`, or it is `unset`. A number
-    that has `off` gets a second flag, `--no-NAME`, which gives it that value.
-    """
-
-    env: str
-    unit: str
-    help: str
-    group: str
-    least: float | None = None
-    above: float | None = None
-    most: float | None = None
-    unset: float | None = None
-    off: int | None = None
-    choices: tuple[str, ...] = ()
-
-
-def switch(default: Any, env: str, unit: str, group: str, help: str, **limits: Any) -> Any:
-    entry = Switch(env=env, unit=unit, help=help, group=group, **limits)
-    return field(default=default, metadata={"switch": entry})
+from tensorfold.core.switches import Switch, checked, parse, switch
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,6 +74,22 @@ class Settings:
     )
     ranks: int = switch(
         1, "TF_RANKS", "processes", "engine", "processes that share the model", least=1, most=8
+    )
+    glm_index_split: int = switch(
+        2048,
+        "TF_GLM_INDEX_SPLIT",
+        "position",
+        "ranks",
+        "prompt position from which ranks share glm5_next's index; 0: nowhere",
+        least=0,
+    )
+    index_shares: str = switch(
+        "cost",
+        "TF_INDEX_SHARES",
+        "choice",
+        "ranks",
+        "shares of a split index: of equal cost or of equally many rows",
+        choices=("cost", "rows"),
     )
     threads: int = switch(
         1, "TF_THREADS", "threads", "engine", "CPU threads of the engine", least=1, most=1024
@@ -298,10 +289,6 @@ class Settings:
     given: frozenset[str] = field(default=frozenset(), compare=False)
 
 
-TRUE = frozenset({"1", "true", "yes", "on"})
-FALSE = frozenset({"0", "false", "no", "off", ""})
-
-
 def switches() -> dict[str, tuple[Switch, Any]]:
     """The table: field name to its switch and default."""
     found = {}
@@ -311,43 +298,6 @@ def switches() -> dict[str, tuple[Switch, Any]]:
         assert item.default is not MISSING, item.name
         found[item.name] = (item.metadata["switch"], item.default)
     return found
-
-
-def parse(name: str, text: str, entry: Switch, default: Any, source: str) -> Any:
-    """A setting's value out of text; raises `StartError` that names the source and the value."""
-    readers: dict[type, Callable[[str], Any]] = {int: int, float: float, str: str, bool: truth}
-    try:
-        value = readers[type(default)](text)
-    except ValueError:
-        kinds = {int: "a whole number", float: "a number", bool: "on or off"}
-        raise StartError(f"{source} must be {kinds[type(default)]}, not {text!r}") from None
-    return checked(value, entry, source)
-
-
-def truth(text: str) -> bool:
-    lowered = text.strip().lower()
-    if lowered in TRUE:
-        return True
-    if lowered in FALSE:
-        return False
-    raise ValueError(text)
-
-
-def checked(value: Any, entry: Switch, source: str) -> Any:
-    if entry.choices and value not in entry.choices:
-        names = ", ".join(filter(None, entry.choices))
-        raise StartError(f"{source} must be one of {names}, not {value!r}")
-    if isinstance(value, float) and not math.isfinite(value):
-        raise StartError(f"{source} must be a number, not {value!r}")
-    if entry.unset is not None and value == entry.unset:
-        return value
-    if entry.above is not None and value <= entry.above:
-        raise StartError(f"{source} must be more than {entry.above:g}, not {value!r}")
-    if entry.least is not None and value < entry.least:
-        raise StartError(f"{source} must be at least {entry.least:g}, not {value!r}")
-    if entry.most is not None and value > entry.most:
-        raise StartError(f"{source} must be at most {entry.most:g}, not {value!r}")
-    return value
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:

@@ -22,7 +22,7 @@ from tensorfold.core.backend_api import Backend, EngineOrder, Place
 from tensorfold.core.checkpoint import read_config
 from tensorfold.core.draft_settings import drafter_names
 from tensorfold.core.errors import StartError
-from tensorfold.core.family_api import ChatFormat
+from tensorfold.core.family_api import ChatFormat, Family
 from tensorfold.core.settings import Settings, add_flags, read
 from tensorfold.core.share import Share
 from tensorfold.plugins.choose import choose_backend, choose_drafters
@@ -180,14 +180,21 @@ def load(
             chat = ChatFormat(template="")
             return engine, load_text(model.folder, chat, engine.info.vocab_size, ()), ""
         family = model.family
+        if place is not None and settings.compile and split_position(settings, family):
+            raise StartError(
+                "--compile runs no index that ranks split: --glm-index-split 0 has none"
+            )
         config = family.config(read_config(model.folder))
         vocab_size, end_ids = family.vocab_size(config), family.end_ids(config)
         text = load_text(model.folder, family.chat, vocab_size, end_ids)
         engine = backend.engine(order)
         if place is not None:
+            from tensorfold.core.engine.index_split import IndexSplit
             from tensorfold.core.engine.ranks import leading
 
-            engine = leading(engine, place)
+            position = split_position(settings, family)
+            split = IndexSplit(position=position, shares=settings.index_shares)
+            engine = leading(engine, place, split)
     times.close()
     return engine, text, times.words()
 
@@ -198,6 +205,11 @@ def skipped(info: Info) -> list[str]:
         f"{found['tensors']:,} tensors of {found['bytes']:,} bytes passed over: {part}, not served"
         for part, found in info.skipped.items()
     ]
+
+
+def split_position(settings: Settings, family: Family) -> int:
+    """From where on ranks split a family's index; 0 is nowhere."""
+    return int(getattr(settings, family.index_split)) if family.index_split else 0
 
 
 def check_port(host: str, port: int) -> None:

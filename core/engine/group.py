@@ -42,6 +42,7 @@ def ranked(ops: Ops, group: Group | None, vocab_size: int) -> Ops:
         experts=summed(ops.experts, group),
         experts_weighted=summed(ops.experts_weighted, group),
         join=joined(group, vocab_size),
+        gather=group.gather,
     )
 
 

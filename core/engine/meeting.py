@@ -17,8 +17,8 @@ Result = TypeVar("Result")
 
 # Where a rank keeps what it reads is its own affair.
 OWN = ("cache_dir", "tables")
-# What the engine is made for, among settings that are rank 0's alone.
-MORE = ("drafts",)
+# What the engine is made for, and whether it times rounds, among settings of rank 0's host.
+MORE = ("drafts", "copies", "drafters")
 
 
 def settings_of(settings: Settings) -> dict[str, Any]:

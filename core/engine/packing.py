@@ -17,7 +17,7 @@ import numpy as np
 from torch import Tensor
 
 from tensorfold.core.engine.sampling import Reach
-from tensorfold.core.family_api import Read
+from tensorfold.core.family_api import Read, RowSplit
 
 
 class Depth(NamedTuple):
@@ -37,7 +37,8 @@ class Shape(NamedTuple):
     blocks of a prompt. noisy, cut, masked, told: rows of `drawn` (or all of them) with noise, cuts,
     masks and log-probabilities; top: alternatives told. asks: streams that want drafts, the
     greediest first, with noise and cuts; depths: how many still want each chained draft. read: rows
-    of a prompt whose log-probabilities are told, read_top: alternatives. reads: `Rows.reads`.
+    of a prompt whose log-probabilities are told, read_top: alternatives. reads and split: those of
+    `Rows`.
     """
 
     rows: int
@@ -57,6 +58,7 @@ class Shape(NamedTuple):
     read: int = 0
     read_top: int = 0
     reads: tuple[Read, ...] | None = None
+    split: RowSplit | None = None
 
     @property
     def asks(self) -> Depth:

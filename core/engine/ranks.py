@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from tensorfold.core.backend_api import Place
+from tensorfold.core.engine.index_split import IndexSplit
 from tensorfold.core.engine.link import Follower, Frames, Leader, OnLost
 from tensorfold.core.engine.records import decode, digest, encode
 from tensorfold.core.engine_api import (
@@ -42,6 +43,9 @@ TOKEN_BYTES = 32
 REASON_SECONDS = 1.0
 
 
+NEVER = IndexSplit()
+
+
 @runtime_checkable
 class Ranked(Protocol):
     """An engine that is one of several ranks."""
@@ -62,8 +66,9 @@ class LeadingFlight(Generic[Result]):
 class LeadingEngine:
     """Rank 0's engine, whose calls all ranks make."""
 
-    def __init__(self, engine: Engine, link: Leader) -> None:
+    def __init__(self, engine: Engine, link: Leader, split: IndexSplit = NEVER) -> None:
         self.engine = engine
+        self.split = split
         self.link = link
         self.info = engine.info
 
@@ -75,7 +80,8 @@ class LeadingEngine:
         return self.settled(self.call("open", opening), lambda: self.engine.open(opening))
 
     def fill(self, pieces: Sequence[Piece]) -> Flight[Filled]:
-        step = self.call("fill", tuple(pieces))
+        pieces = self.split.marked(pieces)
+        step = self.call("fill", pieces)
         return LeadingFlight(self, step, self.guarded(step, lambda: self.engine.fill(pieces)))
 
     def round(self, windows: Sequence[Window]) -> Flight[Landed]:
@@ -159,11 +165,11 @@ def made(engine: Engine, name: str, args: Sequence[Any]) -> str:
 # -- meeting -----------------------------------------------------------------------------------
 
 
-def leading(engine: Engine, place: Place) -> LeadingEngine:
+def leading(engine: Engine, place: Place, split: IndexSplit) -> LeadingEngine:
     """Rank 0's engine, linked to the others. Raises `StartError` where they do not come."""
     assert isinstance(engine, Ranked), engine
     assert engine.group is not None, engine
-    return LeadingEngine(engine, lead(engine.group, place.host))
+    return LeadingEngine(engine, lead(engine.group, place.host), split)
 
 
 def following(engine: Engine, place: Place, on_lost: OnLost) -> Follower:

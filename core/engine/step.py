@@ -132,7 +132,7 @@ class Step:
         )
 
     def prompt_rows(self, f: Blocks, shape: Shape) -> Rows:
-        rows = self.rows_of(f, shape)._replace(reads=shape.reads)
+        rows = self.rows_of(f, shape)._replace(reads=shape.reads, split=shape.split)
         if not shape.blocks:
             return rows
         return rows._replace(blocks_NT=f["block"], block_lane_N=f["block_lane"])

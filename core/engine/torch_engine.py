@@ -35,6 +35,7 @@ from tensorfold.core.engine_api import (
 )
 from tensorfold.core.errors import Refused
 from tensorfold.core.family_api import BlockDrafter, Drafter, Model
+from tensorfold.core.share import Share
 
 Result = TypeVar("Result")
 
@@ -120,6 +121,7 @@ class TorchEngine:
             buckets=self.runner.buckets,
             staging=self.runner.staging,
             shortcut=shortcut,
+            share=Share() if group is None else group.share,
         )
 
     @torch.inference_mode()

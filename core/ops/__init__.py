@@ -68,6 +68,10 @@ def itself(columns: Tensor) -> Tensor:
     return columns
 
 
+def alone(part: Tensor) -> Tensor:
+    return part[None]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ops:
     """A backend's callables, each with the signature of its reference in `core/ops/<name>.py`."""
@@ -96,3 +100,5 @@ class Ops:
     experts_weighted: Callable[..., Tensor]
     # Of products whose columns ranks cut, [R, own] to [R, all]; one rank has them all.
     join: Callable[[Tensor], Tensor] = itself
+    # Of equal shapes on every rank, [...] to [ranks, ...], in rank order.
+    gather: Callable[[Tensor], Tensor] = alone

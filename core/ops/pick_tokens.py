@@ -23,6 +23,28 @@ def slots(token: Tensor, lane_R: Tensor, table_LP: Tensor, page: int) -> Tensor:
     return pages * page + token % page
 
 
+def picks_of(list_RK: Tensor, position_R: Tensor, top: int, pool: int) -> Tensor:
+    """The pools [R, top] that lists keep, ascending, -1 where unused."""
+    complete_R1 = (position_R[:, None] + 1) // pool * pool
+    first_RK = (list_RK >= 0) & (list_RK % pool == 0) & (list_RK < complete_R1)
+    place_RK = torch.where(first_RK, first_RK.cumsum(1) - 1, top)
+    picks_RP = list_RK.new_full((list_RK.shape[0], top + 1), -1)
+    return picks_RP.scatter_(1, place_RK, list_RK // pool)[:, :top]
+
+
+def list_of(picks_RP: Tensor, position_R: Tensor, pool: int, entries: int) -> Tensor:
+    """The token lists [R, entries] that rows with these picks have: what `picks_of` is of."""
+    seen_R1 = position_R[:, None] + 1
+    complete_R1 = seen_R1 // pool * pool
+    kept_R1 = (picks_RP >= 0).sum(1, keepdim=True) * pool
+    place_K = torch.arange(entries, device=position_R.device)
+    pick_K = (place_K // pool).clamp(max=picks_RP.shape[1] - 1)
+    token_RK = picks_RP[:, pick_K] * pool + place_K % pool
+    tail_RK = complete_R1 + place_K - kept_R1
+    token_RK = torch.where(place_K < kept_R1, token_RK, tail_RK)
+    return torch.where((place_K < kept_R1) | (tail_RK < seen_R1), token_RK, -1)
+
+
 def reference(
     q_RHD: Tensor,
     weight_RH: Tensor,

@@ -28,6 +28,7 @@ class Dsv41Family:
     grid = configs.GRID
     # What the Engram token map is read or made from.
     files: tuple[str, ...] = ("engram_token_map.json", "tokenizer.json")
+    index_split = ""
     chat = CHAT
 
     def bundled(self) -> Mapping[str, Path]:

@@ -11,9 +11,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tensorfold.core.family_api import Rows
+from tensorfold.core.family_api import Rows, RowSplit
 from tensorfold.core.ops import Ops
 from tensorfold.core.ops.hc_split import sigmoid
+from tensorfold.core.ops.pick_tokens import list_of, list_width, picks_of
 from tensorfold.core.ops.wide import wide
 from tensorfold.families.glm53.config import GRID, Config
 from tensorfold.families.glm53.plan import Plan, history_sources
@@ -144,24 +145,65 @@ def dsa(
     q_R = ops.rms_norm(q_down.contiguous(), w.q_norm, config.norm_eps)
     list_RK = plan.dense_RK
     if list_RK is None:
-        list_RK = ops.pick_tokens(
-            ops.linear(q_R, w.index_q).view(-1, heads, size),
-            weight_RH.contiguous(),
-            state.pools_SD,
-            rows.table_LP,
-            rows.lane_R,
-            rows.position_R,
-            config.index_top,
-            config.pool,
-            GRID,
-            rows.width,
-        )
+        if rows.split is None:
+            list_RK = pick(config, ops, w, state, rows, slice(None), q_R, weight_RH)
+        else:
+            list_RK = pick_shared(config, ops, w, state, rows, rows.split, q_R, weight_RH)
     q_RHC = ops.linear_heads(ops.linear(q_R, w.q_b).view(-1, config.heads, config.nope), w.key_HNC)
     o_RHC = ops.latent_attention(
         q_RHC, state.latents_SC, rows.table_LP, rows.lane_R, list_RK, GRID, config.nope**-0.5
     )
     o_RHV = ops.linear_heads(o_RHC, w.value_HCV)
     return ops.linear_parts(o_RHV.flatten(1), w.o_proj), list_RK
+
+
+def pick(
+    config: Config,
+    ops: Ops,
+    w: Dsa,
+    state: DsaState,
+    rows: Rows,
+    part: slice,
+    q_R: Tensor,
+    weight_RH: Tensor,
+) -> Tensor:
+    """The token lists of some of the rows."""
+    return ops.pick_tokens(
+        ops.linear(q_R[part], w.index_q).view(-1, config.index_heads, config.index_size),
+        weight_RH[part].contiguous(),
+        state.pools_SD,
+        rows.table_LP,
+        rows.lane_R[part],
+        rows.position_R[part],
+        config.index_top,
+        config.pool,
+        GRID,
+        rows.width,
+    )
+
+
+def pick_shared(
+    config: Config,
+    ops: Ops,
+    w: Dsa,
+    state: DsaState,
+    rows: Rows,
+    split: RowSplit,
+    q_R: Tensor,
+    weight_RH: Tensor,
+) -> Tensor:
+    """As `pick` of all rows, of which each rank picks for its own share; picks are gathered."""
+    own, counts = split.own, split.counts
+    picks_BP = rows.position_R.new_full((max(counts), config.index_top), -1)
+    if counts[split.rank]:
+        list_rK = pick(config, ops, w, state, rows, own, q_R, weight_RH)
+        picks_BP[: counts[split.rank]] = picks_of(
+            list_rK, rows.position_R[own], config.index_top, config.pool
+        )
+    every = zip(ops.gather(picks_BP), counts, strict=True)
+    picks_RP = torch.cat([part[:count] for part, count in every])
+    width = list_width(config.index_top, config.pool, rows.width)
+    return list_of(picks_RP, rows.position_R, config.pool, width)
 
 
 def close_pools(ops: Ops, w: Dsa, state: DsaState, plan: Plan, row_RE: Tensor) -> None:

@@ -39,6 +39,8 @@ class Mtp:
         position 0 is zero.
         """
         config, ops, w = self.config, self.ops, self.weights
+        # The draft layer's index is every rank's own.
+        rows = rows._replace(split=None)
         embedded_RD = self.embed[rows.ids_R] * (rows.position_R > 0)[:, None]
         joined = [
             ops.rms_norm(embedded_RD, w.embed_norm, config.norm_eps),

@@ -32,6 +32,7 @@ class Glm53Family:
     model_types: tuple[str, ...] = ("glm5_next", "glm5_next_text")
     grid = configs.GRID
     files: tuple[str, ...] = ()
+    index_split = "glm_index_split"
     chat = CHAT
 
     def bundled(self) -> Mapping[str, Path]:

@@ -61,6 +61,8 @@ def test_two_ranks_answer_as_one_and_end_as_one(
     tensorfold_command: list[str], tmp_path: Path
 ) -> None:
     asked = [{}, {"temperature": 0.8, "seed": 3}, {"prompt": "def f(x):" * 100}]
+    # Its index is split from row 2048 on.
+    asked.append({"prompt": [300 + row % 7 for row in range(2600)]})
     with serving(tensorfold_command, *SIZES, folder=tmp_path) as one:
         alone = [receipt(complete(one, **body)) for body in asked]
     with ranks(tensorfold_command, tmp_path) as two:
