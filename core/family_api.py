@@ -177,6 +177,18 @@ class Model(Protocol):
         ...
 
 
+@runtime_checkable
+class ReadsAhead(Protocol):
+    """A model that reads rows of tables on the host, and can begin before a forward needs them."""
+
+    def expect(self, tokens: Sequence[int], start: int, end: int) -> None:
+        """Rows [start, end) of the prompt `tokens` run soon.
+
+        Returns at once and changes no result. Raises `EngineLost` where reading ahead has failed.
+        """
+        ...
+
+
 class Drafter(Protocol):
     """A family's draft layer bound to ops, weights and state of its own."""
 

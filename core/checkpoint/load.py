@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING
@@ -23,16 +24,16 @@ if TYPE_CHECKING:
 DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 
 
-def mapped(shard: Shard, stored: Stored) -> torch.Tensor:
+def mapped(shard: Shard, stored: Stored, *, at_random: bool) -> torch.Tensor:
     """A tensor where it lies in its file, read a page at a time as its rows are asked for."""
     # Copy-on-write: torch has no read-only tensors, and the file must stay as it is.
-    raw = np.memmap(
-        shard.path,
-        dtype=np.uint8,
-        mode="c",
-        offset=shard.data + stored.begin,
-        shape=(stored.end - stored.begin,),
-    )
+    with shard.path.open("rb") as file:
+        whole = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    if at_random and hasattr(mmap, "MADV_RANDOM"):
+        # Rows lie anywhere: what stands beside one is not worth reading.
+        whole.madvise(mmap.MADV_RANDOM)
+    first, size = shard.data + stored.begin, stored.end - stored.begin
+    raw = np.frombuffer(whole, np.uint8, size, first)
     return torch.from_numpy(raw).view(DTYPES[stored.dtype]).view(stored.shape)
 
 
@@ -95,7 +96,8 @@ def load_tensors(
             with safe_open(shard.path, framework="pt") as file:
                 for spec in here:
                     if spec.table:
-                        table = mapped(shard, shard.tensors[spec.name])
+                        stored, disk = shard.tensors[spec.name], tables == "disk"
+                        table = mapped(shard, stored, at_random=disk)
                         if tables == "memory":
                             table = table.clone()
                         found[spec.name] = table.to(device) if tables == "device" else table

@@ -25,6 +25,7 @@ from tensorfold.core.engine.runner import Rounds, Runner
 from tensorfold.core.engine.shares import shares_hold
 from tensorfold.core.engine.source import FromFolder, Source
 from tensorfold.core.engine.state import Storage, allocate, bytes_needed
+from tensorfold.core.engine.table_files import TableFile
 from tensorfold.core.engine.torch_engine import TorchEngine
 from tensorfold.core.engine_api import Info, Opening, Piece, Window
 from tensorfold.core.errors import StartError
@@ -81,6 +82,7 @@ class Loaded:
     window_rows: int
     drafts: int
     shortcut: bool
+    files: Sequence[TableFile]
 
 
 def compiles(order: EngineOrder, device: Device) -> bool:
@@ -153,6 +155,7 @@ def open_torch_engine(
         runner=runner,
         group=group,
         shortcut=loaded.shortcut,
+        files=loaded.files,
     )
     if runner is not None:
         warm(engine, order.progress)
@@ -262,6 +265,7 @@ def load(
         window_rows=settings.window_rows,
         drafts=drafts,
         shortcut=settings.prompt_shortcut,
+        files=source.table_files(specs) if settings.tables == "disk" else (),
     )
 
 
@@ -362,6 +366,7 @@ def describe(
     settings = order.settings
     contents = meeting.together(group, lambda: loaded.source.contents(cache, order.progress))
     meeting.compare(group, {**bits, **contents.facts()})
+    passed_over = loaded.source.skipped(loaded.family.ignored)
     return Info(
         backend=device.backend,
         family=loaded.family.name,
@@ -378,10 +383,7 @@ def describe(
         ranks=ranks,
         pack_rows=loaded.chunk_rows,
         drafts=loaded.drafts,
-        skipped={
-            part: found._asdict()
-            for part, found in loaded.source.skipped(loaded.family.ignored).items()
-        },
+        skipped={part: one._asdict() for part, one in passed_over.items()},
         bytes_per_token=loaded.spec.bytes_per_token(),
         bytes_per_stream=loaded.spec.bytes_per_lane(),
         checks=found,

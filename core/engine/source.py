@@ -14,6 +14,7 @@ from tensorfold.core.checkpoint import Checkpoint, contents_of, open_checkpoint,
 from tensorfold.core.checkpoint.config import declared_dtype
 from tensorfold.core.checkpoint.digests import Contents
 from tensorfold.core.checkpoint.folder import Skipped
+from tensorfold.core.engine.table_files import TableFile
 from tensorfold.core.errors import StartError
 from tensorfold.core.family_api import TensorSpec
 from tensorfold.core.share import Share
@@ -70,6 +71,10 @@ class Source(Protocol):
         """Bytes of the tables among `specs`, as they are stored."""
         ...
 
+    def table_files(self, specs: Sequence[TensorSpec]) -> Sequence[TableFile]:
+        """The files that tables lie in."""
+        ...
+
     def contents(self, cache: Path | None, progress: Progress) -> Contents:
         """Digests of all of it."""
         ...
@@ -105,6 +110,11 @@ class FromFolder:
     def table_bytes(self, specs: Sequence[TensorSpec]) -> int:
         stored = [self.checkpoint.stored(spec.name) for spec in specs if spec.table]
         return sum(one.end - one.begin for one in stored)
+
+    def table_files(self, specs: Sequence[TensorSpec]) -> Sequence[TableFile]:
+        place = self.checkpoint.place
+        shards = {place[spec.name].path: place[spec.name].size for spec in specs if spec.table}
+        return [TableFile(path, size) for path, size in shards.items()]
 
     def contents(self, cache: Path | None, progress: Progress) -> Contents:
         return contents_of(self.checkpoint, cache=cache, progress=progress)

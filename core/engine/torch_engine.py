@@ -21,6 +21,7 @@ from tensorfold.core.engine.packing import Exact, Sizes
 from tensorfold.core.engine.runner import AtOnce, Runner
 from tensorfold.core.engine.state import Kept, Storage
 from tensorfold.core.engine.step import Step
+from tensorfold.core.engine.table_files import TableFile
 from tensorfold.core.engine_api import (
     Filled,
     Flight,
@@ -34,7 +35,7 @@ from tensorfold.core.engine_api import (
     Window,
 )
 from tensorfold.core.errors import Refused
-from tensorfold.core.family_api import BlockDrafter, Drafter, Model
+from tensorfold.core.family_api import BlockDrafter, Drafter, Model, ReadsAhead
 from tensorfold.core.share import Share
 
 Result = TypeVar("Result")
@@ -64,7 +65,8 @@ class OpenFlight(Generic[Result]):
 class TorchEngine:
     """An `engine_api.Engine` over one model; `tile` is the backend's row tile.
 
-    With `shortcut` the model is told what of a prompt is read, and may leave out the rest.
+    `files` are those that tables are read from while it serves: rows of prompts to come are read
+    ahead. With `shortcut` the model is told what of a prompt is read, and may leave out the rest.
     `redone` counts the draws that needed more reach and were made again. `group` is the ranks that
     make the same calls, where there are several.
     """
@@ -80,10 +82,13 @@ class TorchEngine:
         runner: Runner | None = None,
         group: Group | None = None,
         shortcut: bool = True,
+        files: Sequence[TableFile] = (),
     ) -> None:
         self.info = info
         self.group = group
         self.model = model
+        self.files = files
+        self.reader = model if files and isinstance(model, ReadsAhead) else None
         self.storage = storage
         self.tile = tile
         self.streams: dict[int, Stream] = {}
@@ -140,7 +145,17 @@ class TorchEngine:
             self.storage.restore(seat, kept)
         rows = len(kept.prompt) if kept else 0
         self.streams[opening.stream] = Stream(opening=opening, seat=seat, rows=rows)
+        self.read_ahead(opening.prompt, rows)
         return Opened(stream=opening.stream, cached=rows, lost=lost)
+
+    def read_ahead(self, prompt: tuple[int, ...], start: int) -> None:
+        """The rows of a prompt that may run next are expected, where tables are read from files."""
+        if self.reader is not None and start < len(prompt):
+            self.reader.expect(prompt, start, min(start + self.info.chunk_rows, len(prompt)))
+
+    def check_files(self) -> None:
+        for file in self.files:
+            file.check()
 
     def kept_for(self, opening: Opening) -> tuple[Kept | None, str | None]:
         """The state that an opening resumes, or why it cannot be restored."""
@@ -165,6 +180,9 @@ class TorchEngine:
             assert piece.start == stream.rows < piece.end <= end, (piece, stream.rows, end)
             assert piece.end == end or piece.end % self.info.grid == 0, (piece, end)
             assert stream.whole or piece.logprobs is None, (piece, "rows before it ran unread")
+        self.check_files()
+        for piece in pieces:
+            self.read_ahead(self.streams[piece.stream].opening.prompt, piece.end)
         flight = OpenFlight(self, lambda: self.launch_fill(pieces))
         self.flying = flight
         return flight
@@ -235,6 +253,7 @@ class TorchEngine:
             # Storage is claimed for the prompt and the reply; the last token needs no row.
             claimed = len(stream.opening.prompt) + stream.opening.most
             assert stream.rows + len(window.tokens) <= claimed, (window, stream.rows, claimed)
+        self.check_files()
         flight = OpenFlight(self, lambda: self.launch_round(windows))
         self.flying = flight
         return flight

@@ -79,6 +79,14 @@ class Table(NamedTuple):
     value_SD: Tensor
     scale: Tensor | None = None
 
+    def touch(self, name_N: Tensor) -> None:
+        """Have the system read these rows into its memory: both ends of each, of every part."""
+        for part in (self.value_SD, self.scale):
+            if part is not None:
+                byte_SB = part.view(torch.uint8)
+                byte_SB.select(1, 0).index_select(0, name_N)
+                byte_SB.select(1, -1).index_select(0, name_N)
+
     def fetch(self, name_RC: Tensor, like: Tensor) -> Tensor:
         """Named rows [R, C * D], in the device and dtype of `like`."""
         name = name_RC.flatten().to(self.value_SD.device)

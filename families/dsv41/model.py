@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -14,6 +14,7 @@ from tensorfold.families.dsv41 import block, engram, plan, rope, shortcut
 from tensorfold.families.dsv41.attention import Picked, Role, nothing_picked
 from tensorfold.families.dsv41.block import Streams
 from tensorfold.families.dsv41.config import Config
+from tensorfold.families.dsv41.read_ahead import ReadAhead
 from tensorfold.families.dsv41.shortcut import Cut, Shortcut
 from tensorfold.families.dsv41.state import SourceState, source_state
 from tensorfold.families.dsv41.weights import Layer, Weights
@@ -61,6 +62,9 @@ class Dsv41:
             layer.engram is None or layer.engram.table.value_SD.device == weights.embed.device
             for layer in weights.layers
         )
+        tables = [layer.engram.table for layer in weights.layers if layer.engram is not None]
+        hashing = weights.hashing
+        self.ahead = ReadAhead(config, hashing, tables) if hashing is not None else None
         self.names_REC: Tensor | None = None
         self.taps: Tensor | None = None
         self.tapped: Tensor | None = None
@@ -169,6 +173,11 @@ class Dsv41:
     def hidden(self, streams: Streams) -> Tensor:
         hidden_RD = self.ops.hc_collapse(streams.x_RND, streams.pre_RN)
         return self.ops.rms_norm(hidden_RD, self.weights.norm, self.config.norm_eps)
+
+    def expect(self, tokens: Sequence[int], start: int, end: int) -> None:
+        """A `family_api.ReadsAhead`: the tables' rows are looked at by threads of their own."""
+        if self.ahead is not None:
+            self.ahead.expect(tokens, start, end)
 
     def prompt(self, rows: Rows) -> Tensor:
         assert rows.rows_BW is None

@@ -17,6 +17,7 @@ from tensorfold.core.checkpoint.digests import NO_CONTENTS, Contents
 from tensorfold.core.checkpoint.folder import Skipped
 from tensorfold.core.engine.agreement import Found
 from tensorfold.core.engine.open_engine import Device, open_torch_engine
+from tensorfold.core.engine.table_files import TableFile
 from tensorfold.core.engine.torch_engine import TorchEngine
 from tensorfold.core.errors import StartError
 from tensorfold.core.family_api import Family, TensorSpec
@@ -88,6 +89,9 @@ class RandomSource:
 
     def table_bytes(self, specs: Sequence[TensorSpec]) -> int:
         return 0
+
+    def table_files(self, specs: Sequence[TensorSpec]) -> Sequence[TableFile]:
+        return ()
 
     def contents(self, cache: Path | None, progress: Progress) -> Contents:
         return NO_CONTENTS
