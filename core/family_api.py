@@ -292,6 +292,10 @@ class Family(Protocol):
 
     def bundled(self) -> Mapping[str, Path]: ...
 
+    def chat_in(self, folder: Path) -> ChatFormat:
+        """`chat`, with what a checkpoint's folder says of it. Raises `StartError`."""
+        ...
+
     def config(self, raw: Mapping[str, Any], numerics: str = "") -> Any:
         """Read config.json's object key by key. Raises `StartError` naming key and value.
 

@@ -186,7 +186,7 @@ def load(
             )
         config = family.config(read_config(model.folder))
         vocab_size, end_ids = family.vocab_size(config), family.end_ids(config)
-        text = load_text(model.folder, family.chat, vocab_size, end_ids)
+        text = load_text(model.folder, family.chat_in(model.folder), vocab_size, end_ids)
         engine = backend.engine(order)
         if place is not None:
             from tensorfold.core.engine.index_split import IndexSplit

@@ -1,14 +1,17 @@
 """How DeepSeek-V4.1 writes chats (spec dsv41, section 5): roles as tokens, calls in DSML.
 
 Nothing stands between turns but what is shown here. `thinking` or `enable_thinking` false, or
-`reasoning_effort` none, closes the reasoning at once. The words that explain tools are our own:
-the release has its words in a file of its own.
+`reasoning_effort` none, closes the reasoning at once. The words that explain tools are those of the
+checkpoint's own encoder where it comes with one (`wording`), else our own.
 """
 
 from __future__ import annotations
 
+import json
+
 from tensorfold.core.family_api import ChatFormat
 from tensorfold.families.common.chat import SORT_RESULTS, TEXT_OF
+from tensorfold.families.dsv41.wording import Wording
 
 # What the messages say of the whole: whether to think, and how hard.
 MODE = r"""
@@ -151,9 +154,28 @@ TURNS = r"""
 {%- endif -%}
 """
 
-CHAT = ChatFormat(
-    template=TEXT_OF + SORT_RESULTS + MODE + TOOLS + CALLS + ASKED + HEAD + TURNS,
-    think_open="<think>",
-    think_close="</think>",
-    end_tokens=("<｜end▁of▁sentence｜>",),
-)
+
+def format_with(tools: str) -> ChatFormat:
+    """`tools` is the macro that explains them."""
+    return ChatFormat(
+        template=TEXT_OF + SORT_RESULTS + MODE + tools + CALLS + ASKED + HEAD + TURNS,
+        think_open="<think>",
+        think_close="</think>",
+        end_tokens=("<｜end▁of▁sentence｜>",),
+    )
+
+
+def worded(wording: Wording) -> ChatFormat:
+    """The format with a checkpoint's own words around the schemas, one a line."""
+    before, after = (json.dumps(text, ensure_ascii=False) for text in wording)
+    return format_with(
+        '{%- macro tools_of(tools) -%}{{- "\\n\\n" ~ '
+        + before
+        + " -}}{%- for tool in tools -%}{{- (tool.function or tool) | tojson -}}"
+        + '{{- "" if loop.last else "\\n" -}}{%- endfor -%}{{- '
+        + after
+        + " -}}{%- endmacro -%}"
+    )
+
+
+CHAT = format_with(TOOLS)

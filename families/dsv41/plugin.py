@@ -6,12 +6,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tensorfold.core.family_api import BlockDrafter, CutProduct, Family, Golden, Model, TensorSpec
+from tensorfold.core.family_api import (
+    BlockDrafter,
+    ChatFormat,
+    CutProduct,
+    Family,
+    Golden,
+    Model,
+    TensorSpec,
+)
 from tensorfold.core.share import Share
 from tensorfold.core.state_spec import StateSpec
 from tensorfold.families.dsv41 import config as configs
 from tensorfold.families.dsv41 import names, state
-from tensorfold.families.dsv41.chat import CHAT
+from tensorfold.families.dsv41.chat import CHAT, worded
+from tensorfold.families.dsv41.wording import tool_wording
 from tensorfold.plugins import hookimpl
 
 if TYPE_CHECKING:
@@ -30,6 +39,10 @@ class Dsv41Family:
     files: tuple[str, ...] = ("engram_token_map.json", "tokenizer.json")
     index_split = ""
     chat = CHAT
+
+    def chat_in(self, folder: Path) -> ChatFormat:
+        wording = tool_wording(folder)
+        return CHAT if wording is None else worded(wording)
 
     def bundled(self) -> Mapping[str, Path]:
         folder = Path(__file__).parent / "tiny"

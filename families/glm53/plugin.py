@@ -7,7 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tensorfold.core.errors import StartError
-from tensorfold.core.family_api import CutProduct, Drafter, Family, Golden, Model, TensorSpec
+from tensorfold.core.family_api import (
+    ChatFormat,
+    CutProduct,
+    Drafter,
+    Family,
+    Golden,
+    Model,
+    TensorSpec,
+)
 from tensorfold.core.share import Share
 from tensorfold.core.state_spec import StateSpec
 from tensorfold.families.glm53 import config as configs
@@ -34,6 +42,9 @@ class Glm53Family:
     files: tuple[str, ...] = ()
     index_split = "glm_index_split"
     chat = CHAT
+
+    def chat_in(self, folder: Path) -> ChatFormat:
+        return CHAT
 
     def bundled(self) -> Mapping[str, Path]:
         folder = Path(__file__).parent / "tiny"
