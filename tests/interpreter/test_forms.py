@@ -79,6 +79,39 @@ def test_experts_by_pick_and_by_group_give_the_same_bits(weighted: bool, case: C
     assert torch.equal(few, many)
 
 
+@pytest.mark.parametrize("few", [True, False])
+def test_a_rows_picks_are_added_by_ranges_and_the_ranges_in_the_tree(few: bool) -> None:
+    x, gate_up, down = normal(3, 32), normal(16, 32, 32), normal(16, 16, 32)
+    ids = torch.tensor([[0, 2, 3, 9, 10], [1, 4, 6, 7, 15], [0, 8, 10, 11, 14]])
+    weight = normal(3, 5)
+
+    def run(ids: Tensor, weight: Tensor, parts: int) -> Tensor:
+        return kernels.run(
+            x, ids, weight, gate_up, down, 1.0, 0, parts, False, False, (SMALL, SMALL), few
+        )
+
+    sums = torch.zeros(8, 3, 32)
+    for pick in range(5):
+        one = run(ids[:, pick : pick + 1], weight[:, pick : pick + 1], 1)
+        for row in range(3):
+            sums[ids[row, pick] // 2, row] += one[row]
+    assert torch.equal(run(ids, weight, 8), tree(sums))
+
+
+def test_equal_experts_go_to_the_lowest_ids() -> None:
+    from tensorfold.backends.cuda_triton.kernels.route import route
+    from tensorfold.backends.cuda_triton.kernels.route_softplus import route_softplus
+
+    logits = torch.zeros(3, 12)
+    logits[1, 5] = 2.0
+    logits[2, 3:] = 1.0
+    for ids, _ in (
+        route(logits, torch.zeros(12), 4, 2.5, True),
+        route_softplus(logits, torch.zeros(12), 4, 2.5),
+    ):
+        assert ids.tolist() == [[0, 1, 2, 3], [0, 1, 2, 5], [3, 4, 5, 6]]
+
+
 def test_rounding_to_fp8_is_the_references() -> None:
     import triton
     import triton.language as tl
@@ -91,6 +124,10 @@ def test_rounding_to_fp8_is_the_references() -> None:
     x = normal(16, 64) * torch.exp2(torch.arange(64) / 8 - 6)
     x[0, :32] = 0.0
     x[1, 0], x[1, 1] = 448.0, 1e-9
+    # Values half way between two narrow ones, above and below the smallest normal one.
+    x[2:4, 32:] = torch.arange(1, 65).view(2, 32) / 2
+    x[4:6, 32:] = torch.arange(1, 65).view(2, 32) * 2.0**-10
+    x[4:6, 32] = 448.0
     out = torch.empty_like(x)
     rounded[(1,)](x, out)
     assert torch.equal(out, fp8_round(x))

@@ -97,7 +97,7 @@ def stay_parts(
     """2, 4 or 8 parts of x [R, P * K] and w [N, P * K] or [P * K, N], added in the tree: [R, N].
 
     Two neighbours run at once. Sums of two and of four parts wait for their neighbour in a
-    program's own place of `held`, where each thread reads what it wrote itself.
+    program's own place of `held`.
     """
     program = tl.program_id(0)
     row_tiles, column_tiles = tl.cdiv(num_rows, ROWS), tl.cdiv(N, COLUMNS)
@@ -123,6 +123,7 @@ def stay_parts(
                 left = tl.dot(a, b, left, input_precision="ieee")
                 right = tl.dot(c, d, right, input_precision="ieee")
             total = left + right
+            tl.debug_barrier()
             if P > 2 and pair % 2 == 0:
                 tl.store(twos, total)
             else:
