@@ -73,7 +73,8 @@ def exercise(model: Model, storage: Storage, sizes: Sizes) -> None:
                 built = built._replace(reads=tuple(Read(len(run.tokens), ahead) for run in runs))
             hidden_RD = model.prompt(built) if prompt else model.window(built)
             if not prompt:
-                model.settle(built, built.count_B)
+                # Of memory of its own, as rounds give it: a compiler tells views apart.
+                model.settle(built, built.count_B.clone())
             model.logits(hidden_RD)
 
         for start in sorted({0, (context - length) // page * page}):
