@@ -17,7 +17,7 @@ from tensorfold.core.engine.batch import Run
 from tensorfold.core.engine.probe import Sizes
 from tensorfold.core.engine.replay import stream_state
 from tensorfold.core.engine.state import Storage
-from tensorfold.core.family_api import Model, Rows
+from tensorfold.core.family_api import Model, Read, Rows
 
 # Rows of a prompt before the window whose bits are compared: a whole grid block and a short one.
 BEFORE = 70
@@ -56,10 +56,11 @@ def prompt_sizes(grid: int, most: int) -> list[int]:
 def sizes_agree(
     model: Model, storage: Storage, sizes: Sizes, *, most_rows: int, most_prompt: int
 ) -> Found:
-    """`most_rows` of a round and `most_prompt` of a prompt's forward."""
+    """`most_rows` of a round and `most_prompt` of a prompt's forward, which is also run as far as
+    it is read where prompts are."""
     most_prompt = min(most_prompt, sizes.context)
     generator = torch.Generator().manual_seed(2)
-    count = max(most_prompt, BEFORE + 1)
+    count = max(most_prompt, BEFORE) + 1
     tokens = torch.randint(0, sizes.vocab_size, (count,), generator=generator).tolist()
     before = min(BEFORE, sizes.context - sizes.window_rows, most_prompt)
     prompts = {
@@ -70,7 +71,15 @@ def sizes_agree(
     for size in round_sizes(most_rows):
         if size <= largest_round(storage.lanes, sizes.window_rows):
             rounds[size] = window_row(model, storage, sizes, tokens, before, size)
-    return Found(differing(rounds), differing(prompts))
+    found = Found(differing(rounds), differing(prompts))
+    most = min(most_prompt, sizes.context - 1)
+    if not sizes.shortcut or most in found.prompts or most < 1:
+        return found
+    whole, short = (
+        read_rows(model, storage, sizes, tokens[: most + 1], short=short) for short in (False, True)
+    )
+    agree = all(same(mine, theirs) for mine, theirs in zip(short, whole, strict=True))
+    return found if agree else found._replace(prompts=(*found.prompts, most))
 
 
 def largest_round(lanes: int, window_rows: int) -> int:
@@ -110,6 +119,25 @@ def prompt_row(
     try:
         rows = built([Run(tokens, seat.lane, 0)], storage, sizes, prompt=True)
         return (model.prompt(rows)[: len(tokens)].clone(),)
+    finally:
+        storage.release(seat)
+
+
+def read_rows(
+    model: Model, storage: Storage, sizes: Sizes, tokens: Sequence[int], *, short: bool
+) -> tuple[Tensor, ...]:
+    """The hidden row before a prompt's end and the one behind it, of a prompt that runs whole or,
+    if `short`, as far as it is read."""
+    length = len(tokens) - 1
+    seat = storage.claim(length + 1)
+    try:
+        rows = built([Run(tokens[:length], seat.lane, 0)], storage, sizes, prompt=True)
+        rows = rows._replace(reads=(Read(length, 0),)) if short else rows
+        last_D = model.prompt(rows)[length - 1 : length].clone()
+        rows = built([Run(tokens[length:], seat.lane, length)], storage, sizes, prompt=False)
+        next_D = model.window(rows)[:1].clone()
+        model.settle(rows, torch.ones_like(rows.count_B))
+        return last_D, next_D
     finally:
         storage.release(seat)
 

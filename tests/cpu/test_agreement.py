@@ -52,6 +52,7 @@ def found_of(engine: TorchEngine, model: Any) -> Found:
         context=info.context,
         vocab_size=info.vocab_size,
         window_rows=info.window_rows,
+        shortcut=True,
     )
     with torch.inference_mode():
         return sizes_agree(model, engine.storage, sizes, most_rows=32, most_prompt=200)
@@ -86,6 +87,22 @@ def test_a_prompt_of_one_size_that_differs_is_named() -> None:
     assert (found.rounds, found.prompts) == ((), (128,))
     assert found.words() == "prompts of 128 rows"
     assert found.checks()["sizes:prompts"] is False
+
+
+@pytest.mark.parametrize("name", OPENED)
+@pytest.mark.parametrize("kind", ["prompt", "window"])
+def test_a_prompt_that_differs_when_not_all_of_it_is_read_is_named(name: str, kind: str) -> None:
+    """In the row before its end, or in what it leaves to the row behind it."""
+    engine = OPENED[name]()
+    short: list[bool] = [False]
+
+    class Leaving(Following):
+        def prompt(self, rows: Any) -> Tensor:
+            short[0] = rows.reads is not None
+            return super().prompt(rows)
+
+    model = Leaving(engine.model, lambda of, size: of == kind and short[0])
+    assert found_of(engine, model) == Found((), (200,))
 
 
 @pytest.mark.parametrize(("lanes", "window_rows"), [(1, 1), (1, 4), (2, 8), (3, 2)])
