@@ -23,6 +23,8 @@ SILENT_SECONDS = 3.5
 # A watcher that was itself away so long cannot blame the others for their silence.
 AWAY_SECONDS = 2.0
 READ_BYTES = 1 << 16
+# For ranks to make the calls that they have, once no more come.
+LAST_SECONDS = 4.0
 
 OnLost = Callable[[str], None]
 
@@ -98,6 +100,7 @@ class Leader:
         self.outcomes: dict[int, dict[int, str]] = {}
         self.watcher: OnLost | None = None
         self.over = threading.Event()
+        self.last = 0.0
         self.thread = threading.Thread(target=self.listen, name="ranks", daemon=True)
         self.thread.start()
 
@@ -150,10 +153,16 @@ class Leader:
         with selectors.DefaultSelector() as selector:
             for rank, end in self.ends.items():
                 selector.register(end.sock, selectors.EVENT_READ, (rank, end))
-            while not self.over.is_set() and self.lost is None:
+            while selector.get_map() and self.lost is None:
                 for key, _ in selector.select(BEAT_SECONDS / 2):
-                    self.hear(*key.data)
+                    if not self.hear(*key.data):
+                        selector.unregister(key.fileobj)
                 now = time.monotonic()
+                if self.over.is_set():
+                    # The others make the calls they have, and close their ends.
+                    if now > self.last:
+                        return
+                    continue
                 if now - beaten > BEAT_SECONDS:
                     beaten = now
                     self.tell({"beat": 1})
@@ -161,23 +170,26 @@ class Leader:
                     (rank,) = [rank for rank, own in self.ends.items() if own is end]
                     self.lose(f"rank {rank} has been silent for {SILENT_SECONDS:g} s")
 
-    def hear(self, rank: int, end: Frames) -> None:
+    def hear(self, rank: int, end: Frames) -> bool:
+        """Take what a rank says; false when it will say no more."""
         try:
             tables = end.receive()
         except (EOFError, OSError):
             self.lose(f"rank {rank} has ended")
-            return
+            return False
         except Unreadable as error:
             self.lose(f"rank {rank} said what cannot be read: {error}")
-            return
+            return False
         for table in tables:
             if "lost" in table:
                 self.lose(f"rank {rank}: {table['lost']}")
             elif "outcome" in table:
                 self.settle(table["step"], table["outcome"], rank)
+        return True
 
     def end(self) -> None:
-        """Let the other ranks go: no call follows."""
+        """Let the other ranks go, once they have made the calls they have: none follows."""
+        self.last = time.monotonic() + LAST_SECONDS
         self.over.set()
         if self.lost is None:
             self.tell({"end": 1})
@@ -210,6 +222,11 @@ class Follower:
     def lose(self, words: str) -> None:
         """Tell rank 0 what this rank is lost of."""
         self.frames.send({"lost": words})
+
+    def close(self) -> None:
+        """Nothing more is said."""
+        self.thread.join()
+        self.frames.close()
 
     def listen(self) -> None:
         reason = self.heard_to_the_end()

@@ -144,6 +144,7 @@ def follow(engine: Engine, link: Follower) -> None:
             link.lose(in_words(error))
             raise
         link.report(call["step"], outcome)
+    link.close()
     engine.shutdown()
 
 

@@ -20,6 +20,7 @@ from tensorfold.core.engine.replay import stream_state
 from tensorfold.core.engine.state import Seat
 from tensorfold.core.engine.torch_engine import TorchEngine
 from tensorfold.core.engine_api import (
+    Engine,
     Filled,
     Landed,
     Opening,
@@ -106,7 +107,7 @@ class Told:
 
 
 def begin(
-    engine: TorchEngine,
+    engine: Engine,
     stream: int,
     asked: Asked,
     *,
@@ -144,14 +145,14 @@ def take(told: Told, result: Filled | Landed) -> None:
             told.logprobs.append(result.logprob)
 
 
-def fill(engine: TorchEngine, *pieces: tuple[Told, int, int]) -> None:
+def fill(engine: Engine, *pieces: tuple[Told, int, int]) -> None:
     """One forward over pieces (told, start, end)."""
     asked = [Piece(stream=told.stream, start=start, end=end) for told, start, end in pieces]
     for (told, _, _), result in zip(pieces, engine.fill(asked).land(), strict=True):
         take(told, result)
 
 
-def fill_all(engine: TorchEngine, told: Told, cuts: Sequence[int] = ()) -> None:
+def fill_all(engine: Engine, told: Told, cuts: Sequence[int] = ()) -> None:
     """The rest of a prompt, cut after the given positions."""
     ends = [cut for cut in sorted(cuts) if told.cached < cut < len(told.asked.prompt)]
     start = told.cached
@@ -162,7 +163,7 @@ def fill_all(engine: TorchEngine, told: Told, cuts: Sequence[int] = ()) -> None:
 
 
 def step(
-    engine: TorchEngine, tolds: Sequence[Told], guesses: Mapping[int, Sequence[int]] | None = None
+    engine: Engine, tolds: Sequence[Told], guesses: Mapping[int, Sequence[int]] | None = None
 ) -> None:
     """One round; `guesses` by stream follow each pending token."""
     windows = [
@@ -173,7 +174,7 @@ def step(
         take(told, result)
 
 
-def alone(engine: TorchEngine, asked: Asked, stream: int = 10_000) -> Told:
+def alone(engine: Engine, asked: Asked, stream: int = 10_000) -> Told:
     """A whole reply with nobody else on the machine, one row a round."""
     told = begin(engine, stream, asked)
     fill_all(engine, told)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -159,7 +160,9 @@ PLAIN = FakeOptions(lanes=3, drafts=3, context=1 << 20)
 
 
 def test_every_rank_makes_the_same_calls_and_ends_with_rank_0() -> None:
-    with led(PLAIN, PLAIN, own=PLAIN) as (engine, others):
+    # One is far behind, and has calls left to make when rank 0 ends.
+    slow = replace(PLAIN, cost=lambda call: 0.002, wait=time.sleep)
+    with led(PLAIN, slow, own=PLAIN) as (engine, others):
         jobs = [job(stream, prompt=(7, stream, 9), most=12) for stream in range(1, 7)]
         reader = played(engine, jobs)
         alone = Reader()

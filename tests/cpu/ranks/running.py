@@ -6,7 +6,6 @@ import multiprocessing
 import socket
 import traceback
 from collections.abc import Callable
-from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,10 @@ import torch
 
 from tensorfold.backends.cpu_reference.backend import open_engine
 from tensorfold.core.backend_api import EngineOrder, Place
+from tensorfold.core.engine.index_split import IndexSplit
+from tensorfold.core.engine.ranks import follow, following, leading
 from tensorfold.core.engine.torch_engine import TorchEngine
+from tensorfold.core.engine_api import Engine
 from tensorfold.core.family_api import Family
 from tensorfold.core.settings import read
 from tensorfold.core.share import Share
@@ -71,11 +73,26 @@ def run(pipe: Connection, work: Work, place: Place | None, args: tuple[Any, ...]
         pipe.send((False, traceback.format_exc()))
 
 
+def led(place: Place | None, engine: TorchEngine, work: Callable[[Engine], Any]) -> Any:
+    """What work on rank 0's engine gives while the other ranks make its calls, who give none."""
+    if place is None:
+        return work(engine)
+    if place.share.rank == 0:
+        first = leading(engine, place, IndexSplit())
+        try:
+            return work(first)
+        finally:
+            first.shutdown()
+    lost: list[str] = []
+    link = following(engine, place, lost.append)
+    follow(engine, link)
+    link.thread.join()
+    assert lost == [], lost
+    return None
+
+
 def opened_at(
     place: Place | None, folder: Path = CKPT, family: Family = FAMILY, **flags: Any
 ) -> TorchEngine:
     settings = read(SIZES | flags, {})
-    engine = open_engine(EngineOrder(settings=settings, folder=folder, family=family, place=place))
-    # What a rank times is its own, and here each has a host of its own that must choose the same.
-    engine.info = replace(engine.info, round_costs=(), draft_costs=())
-    return engine
+    return open_engine(EngineOrder(settings=settings, folder=folder, family=family, place=place))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tensorfold.core.engine.torch_engine import TorchEngine
 from tensorfold.core.engine_api import Engine, Sampling, TokenLogprob
 from tensorfold.core.keyed import token_sha256
 from tensorfold.core.lane_host.host import Host
@@ -71,7 +70,7 @@ def company(engine: Engine) -> Proofs:
     return found
 
 
-def by_hand(engine: TorchEngine) -> dict[str, Proof]:
+def by_hand(engine: Engine) -> dict[str, Proof]:
     """One reply in every way to run its prompt: whole, in pieces, packed, and resumed."""
     asked = Asked(prompt=tuple(some_tokens(150, seed=40)), most=4, sampling=HOW[1], seed=9)
     found = {"whole": alone(engine, asked).proof()}
@@ -94,7 +93,7 @@ def by_hand(engine: TorchEngine) -> dict[str, Proof]:
     return found
 
 
-def ended(engine: TorchEngine, told: Told) -> Proof:
+def ended(engine: Engine, told: Told) -> Proof:
     """The rest of a reply whose prompt is in."""
     while not told.done:
         step(engine, [told])
@@ -102,7 +101,7 @@ def ended(engine: TorchEngine, told: Told) -> Proof:
     return told.proof()
 
 
-def everything(engine: TorchEngine) -> tuple[Proofs, dict[str, Proof]]:
+def everything(engine: Engine) -> tuple[Proofs, dict[str, Proof]]:
     found = company(engine), by_hand(engine)
     assert engine.memory().used == 0
     return found
