@@ -27,8 +27,8 @@ MOST_SHARE = 0.01
 PLAIN = 64
 # By how much a change has to be better.
 MARGIN = 1.02
-# The chance of drafts of which nothing is known: worth a look only if these would pay.
-HOPED = 0.9
+# Drafts of which nothing is known are looked at, unless asking takes so many times a round.
+MOST_DEAR = 3.0
 
 
 class Asking:
@@ -88,6 +88,9 @@ class Asking:
         self.until_review = REVIEW
         self.seen = len(replies)
         minds = [reply.guessing for reply in replies]
+        if not self.tried and self.is_worth_a_look(len(replies), minds):
+            self.probe([mind for mind in minds if mind is not None])
+            return
         drafts = [self.expected(mind) for mind in minds]
         worth = worth_asking(
             offers, drafts, self.info.round_rows, self.costs.rows, self.costs.drafting
@@ -96,9 +99,7 @@ class Asking:
         for mind, asks in zip(minds, worth.asking, strict=True):
             if mind is not None:
                 mind.asks = self.pays and asks
-        if not self.tried and self.pays:
-            self.probe([mind for mind in minds if mind is not None])
-        elif all(mind.asks for mind in minds if mind is not None):
+        if all(mind.asks for mind in minds if mind is not None):
             self.rest = LEAST_REST
         else:
             asking = sum(mind is not None for mind in minds)
@@ -106,10 +107,12 @@ class Asking:
             lost = PROBE * self.costs.drafting[asking] / self.costs.rows[len(replies)]
             self.rest = min(max(self.rest, int(lost / MOST_SHARE)), MOST_REST)
 
+    def is_worth_a_look(self, streams: int, minds: Sequence[Guessing | None]) -> bool:
+        asking = sum(mind is not None for mind in minds)
+        return 0 < self.costs.drafting[asking] <= MOST_DEAR * self.costs.rows[streams]
+
     def expected(self, mind: Guessing | None) -> Sequence[float]:
         """The chances of a stream's drafts, if it were asked for them; none if it takes none."""
         if mind is None:
             return ()
-        if not self.tried:
-            return [HOPED] * self.info.drafts
         return expected(self.head, mind.fared[HEAD], self.info.drafts)

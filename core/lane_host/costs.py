@@ -16,6 +16,8 @@ from tensorfold.core.engine_api import Info
 PACE_SHARE = 0.2
 ROWS_SHARE = 0.02
 DRAFTING_SHARE = 0.1
+# What was timed of drafting counts as much as so many rounds: it is a difference, and noisy.
+DRAFTING_TIMED = 2
 # How far off a round may be that is believed.
 MOST_OFF = 2.0
 # What was timed at the start is at most so wrong.
@@ -25,7 +27,7 @@ MOST_DRIFT = 3.0
 class Costs:
     """`rows[n]` is a round of n rows, empty where the engine gives no table; `drafting[s]` what
     asking the engine for drafts of s streams adds. `since_plain` counts the rounds since one that
-    asked for none, of which alone the pace is known."""
+    asked for none, of which alone the pace is known; `asked[s]` the rounds that asked for s."""
 
     def __init__(self, info: Info) -> None:
         self.pace = 1.0
@@ -35,6 +37,7 @@ class Costs:
         self.first = first_rows(info.round_costs, info.round_rows)
         self.drafting = sloped(info.draft_costs, info.lanes)
         self.drafting_timed = list(self.drafting)
+        self.asked = [1] * len(self.drafting)
 
     def measured(self, rows: int, asking: int, seconds: float) -> None:
         """A round of so many rows that asked for drafts of `asking` streams took that long."""
@@ -44,8 +47,11 @@ class Costs:
         if asking:
             self.since_plain += 1
             taken = within(seconds * 1000 / self.pace, guess, MOST_OFF)
-            drafting = self.drafting[asking] + DRAFTING_SHARE * (taken - guess)
-            self.drafting[asking] = within(drafting, self.drafting_timed[asking], MOST_DRIFT)
+            share = max(DRAFTING_SHARE, 1 / (DRAFTING_TIMED + self.asked[asking]))
+            self.asked[asking] += 1
+            drafting = max(0.0, self.drafting[asking] + share * (taken - guess))
+            most = MOST_DRIFT * (self.drafting_timed[asking] + self.timed[rows])
+            self.drafting[asking] = min(drafting, most)
             return
         self.since_plain = 0
         ratio = within(seconds * 1000 / guess, self.pace, MOST_OFF)

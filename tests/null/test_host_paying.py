@@ -91,7 +91,7 @@ def test_drafting_that_does_not_pay_is_given_up_and_looked_at_ever_more_seldom()
     assert PROBE * len(looks) < 0.05 * len(rounds)
 
 
-def test_drafts_that_could_not_pay_if_they_were_right_are_not_even_looked_at() -> None:
+def test_drafts_that_take_many_times_a_round_are_not_even_looked_at() -> None:
     _, rig = taken(8, DEAR, drafts=2, wrong_in=0)
     assert sum(asked(rig)) <= 1
 
@@ -162,7 +162,14 @@ def test_costs_follow_what_rounds_really_take_and_stay_within_reason() -> None:
         costs.measured(8, 5, 0.0)
     assert costs.rows == sorted(costs.rows)
     assert costs.rows[40] <= 3 * costs.timed[40]
-    assert costs.drafting[5] <= 3 * costs.drafting_timed[5]
+    assert costs.drafting[5] <= 3 * (costs.drafting_timed[5] + costs.timed[8])
+
+
+def test_what_was_timed_of_drafting_is_soon_forgotten_if_it_was_wrong() -> None:
+    costs = Costs(replace(costly(), draft_costs=((1, 20.0),)))
+    for _ in range(6):
+        costs.measured(3, 1, (costs.timed[3] + 1.5) / 1000)
+    assert 1.0 < costs.drafting[1] < 8.0
 
 
 def costly() -> Info:
