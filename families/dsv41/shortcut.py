@@ -125,7 +125,10 @@ def make(
         parts += [np.searchsorted(come, keys), np.searchsorted(come, goes), within]
         parts += [keys, goes, goes - within, np.searchsorted(come, taken)]
     sizes = [len(part) for part in parts]
-    read_Q, last_Q, taps_T, *rest = torch.from_numpy(np.concatenate(parts)).to(device).split(sizes)
+    places = torch.from_numpy(np.concatenate(parts))
+    # A copy out of pinned memory waits for nothing that the device still does.
+    places = places.pin_memory() if device.type == "cuda" else places
+    read_Q, last_Q, taps_T, *rest = places.to(device, non_blocking=True).split(sizes)
     cuts, entering = {}, dict.fromkeys(tapped, taps_T)
     for place, layer in enumerate(found):
         *own, entering[layer] = rest[7 * place : 7 * place + 7]
