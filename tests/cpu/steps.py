@@ -131,3 +131,24 @@ def told_by(engine: TorchEngine, scene: Scene, rounds: int, seed: int = 0) -> li
     for stream in coming:
         engine.close(stream)
     return found
+
+
+def self_drafted(
+    engine: TorchEngine, how: Sampling, rounds: int, length: int = 20
+) -> tuple[int, int, int]:
+    """A reply of so many rounds that are given all drafts of the one before, whatever they cost:
+    its tokens, drafts, and drafts accepted."""
+    prompt = tuple(some_tokens(length))
+    most = engine.info.context - length
+    engine.open(Opening(stream=1, prompt=prompt, most=most, sampling=how, seed=4))
+    want = engine.info.drafts
+    (filled,) = engine.fill([Piece(stream=1, start=0, end=length, want=want)]).land()
+    assert filled.token is not None
+    coming = [filled.token, *filled.drafts]
+    made, drafted = 1, 0
+    for _ in range(rounds):
+        (landed,) = engine.round([Window(stream=1, tokens=tuple(coming), want=want)]).land()
+        made, drafted = made + len(landed.tokens), drafted + len(coming) - 1
+        coming = [landed.tokens[-1], *landed.drafts]
+    engine.close(1)
+    return made, drafted, made - 1 - rounds

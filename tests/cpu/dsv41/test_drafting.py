@@ -19,6 +19,7 @@ from tensorfold.families.dsv41.plugin import FAMILY
 from tests.cpu.driving import some_tokens
 from tests.cpu.dsv41.engines import opened
 from tests.cpu.dsv41.test_dspark import drafting_checkpoint
+from tests.cpu.steps import self_drafted
 from tests.cpu.test_drafting import job, replies
 
 HOW = (Sampling(), Sampling(temperature=1.0, top_p=0.9), Sampling(temperature=0.7, top_k=20))
@@ -71,11 +72,11 @@ def test_a_drafter_that_knows_is_accepted(
     engines: tuple[TorchEngine, TorchEngine], how: Sampling
 ) -> None:
     """Of equal logits, noise alone tells tokens: a draft needs that of its own position."""
-    counts = replies(engines[1], [job(1, some_tokens(20), 60, how)]).ends[1].counts
-    assert counts.drafted > 0
+    made, drafted, accepted = self_drafted(engines[1], how, 10)
+    assert drafted == 50
     knows = bool(engines[1].model.weights.norm.eq(0).all())  # type: ignore[attr-defined]
-    assert (counts.accepted == counts.drafted) is knows
-    assert (counts.rounds == 10) is knows
+    assert (accepted == drafted) is knows
+    assert (made == 61) is knows
 
 
 @torch.inference_mode()
