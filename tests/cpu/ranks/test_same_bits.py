@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tensorfold.backends.cpu_reference.table import candidates
 from tensorfold.core.backend_api import Place
 from tests.cpu.ranks.running import led, on_ranks, opened_at
 from tests.cpu.ranks.scenes import everything
@@ -19,7 +20,12 @@ def played(place: Place | None) -> tuple[Any, dict[str, Any]]:
     engine = opened_at(place, drafts=3)
     info = engine.info
     sizes = {name: tuple(buffer.shape) for name, buffer in engine.storage.buffers.items()}
-    told = {"identity": info.identity, "ranks": info.ranks, "checks": dict(info.checks)}
+    told: dict[str, Any] = {
+        "identity": info.identity,
+        "ranks": info.ranks,
+        "checks": dict(info.checks),
+    }
+    told["ops"] = dict(info.ops)
     return led(place, engine, everything), {**told, "sizes": sizes}
 
 
@@ -75,3 +81,6 @@ def test_the_checks_of_shares_hold_and_the_engine_tells_its_ranks(count: int) ->
         shares = {name: held for name, held in told["checks"].items() if name.startswith("ranks:")}
         assert {"ranks:linear", "ranks:linear_parts", "ranks:latent_attention"} <= set(shares)
         assert all(shares.values()), shares
+        # The quick forms pass: no count falls back to slower ones.
+        for name in ("linear", "linear_parts", "latent_attention", "experts", "kda_steps"):
+            assert told["ops"][name] == candidates()[name][0].label, name
