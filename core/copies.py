@@ -128,6 +128,8 @@ class StreamCopies:
         if last < LEAST:
             return
         place = self.earlier[last]
+        if place < LEAST - 1:
+            return
         end = tokens[last + 1 - LEAST :]
         best = 0
         for _ in range(TRIED):

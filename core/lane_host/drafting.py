@@ -52,7 +52,6 @@ class Drafting:
         self.has_sources = bool(info.drafts or drafters)
         self.most = min(info.window_rows, info.round_rows)
         self.lessons: list[Lesson] = []
-        self.told = self.guessers.drafted[:], self.guessers.accepted[:]
         self.last_round: tuple[Sequence[Window], int, float] | None = None
 
     def begin(self, reply: Reply, drafts: Sequence[int], chances: Sequence[float]) -> None:
@@ -128,7 +127,7 @@ class Drafting:
         if guessing is None or not guessing.proposals:
             return
         coming = tokens[forced:] if forced else tokens
-        if self.guessers.drafters:
+        if len(guessing.proposals) > 1 or guessing.proposals[0].source != HEAD:
             self.guessers.tell(reply.stream, guessing, coming)
         rows = len(window.tokens) - 1 - forced
         accepted = (kept if kept < len(tokens) else kept - 1) - forced
@@ -139,19 +138,10 @@ class Drafting:
         """What a round took, by the host's clock."""
         self.last_round = windows, rows, seconds
 
-    def counted(self) -> dict[str, tuple[int, int]]:
-        """Rows of guesses and those that came true, by source, counted since this was last asked
-        for."""
-        drafted, accepted = self.guessers.drafted, self.guessers.accepted
-        if (drafted, accepted) == self.told:
-            return {}
-        sources = zip(self.guessers.names, drafted, accepted, *self.told, strict=True)
-        self.told = drafted[:], accepted[:]
-        return {
-            name: (rows - old_rows, true - old_true)
-            for name, rows, true, old_rows, old_true in sources
-            if rows > old_rows
-        }
+    def counted(self) -> tuple[tuple[str, int, int], ...]:
+        """By source, the guesses that have had a row so far, and those that came true."""
+        guessers = self.guessers
+        return tuple(zip(guessers.names, guessers.drafted, guessers.accepted, strict=True))
 
     def catch_up(self) -> None:
         """While a forward is in flight: learn from the last round, and choose whom to ask next."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from tensorfold.core.engine_api import Piece, Window
 
@@ -27,8 +27,8 @@ class Forward:
 class TurnTrace:
     """One turn, from 1; `waiting`, `filling` and `live` are counts at its end.
 
-    `drafts` holds, by source, the guesses that had a row and those that came true, as they were
-    counted in this turn: of its round, or of the one before it.
+    `drafts` holds, by source, the guesses that have had a row so far and those that came true; the
+    round that landed last may not be counted yet.
     """
 
     turn: int
@@ -38,7 +38,7 @@ class TurnTrace:
     waiting: int
     filling: int
     live: int
-    drafts: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    drafts: tuple[tuple[str, int, int], ...] = ()
 
 
 # Called on the engine thread at the end of a turn that ran a forward; it must not block.

@@ -2,8 +2,8 @@
 
 An object holds `turn`, `began` and `ended`, the counts `waiting`, `filling` and `live` at its end,
 and `forwards`: each with `launched`, `landed`, `rows` and either `pieces` (`stream`, `start`,
-`end`) or `windows` (`stream`, `rows`, `tokens` committed). `drafts`, where there were any, has by
-source the rows of guesses and those that came true, as counted in the turn. Times are of the
+`end`) or `windows` (`stream`, `rows`, `tokens` committed). `drafts` has by source, where there
+were any, the guesses that have had a row so far and those that came true. Times are of the
 host's clock, in seconds. No token ids: a trace tells nothing of what was said.
 """
 
@@ -99,10 +99,8 @@ class LastTurns:
 
 def json_of(turn: TurnTrace) -> str:
     forwards = ",".join(map(forward_json, turn.forwards))
-    drafts = ""
-    if turn.drafts:
-        sources = [f'"{name}":[{rows},{true}]' for name, (rows, true) in turn.drafts.items()]
-        drafts = f'"drafts":{{{",".join(sources)}}},'
+    sources = [f'"{name}":[{rows},{true}]' for name, rows, true in turn.drafts if rows]
+    drafts = f'"drafts":{{{",".join(sources)}}},' if sources else ""
     return (
         f'{{"turn":{turn.turn},"began":{turn.began:.6f},"ended":{turn.ended:.6f},'
         f'"waiting":{turn.waiting},"filling":{turn.filling},"live":{turn.live},'

@@ -16,6 +16,7 @@ from tensorfold.core.engine_api import (
     Opened,
     Opening,
     Piece,
+    Sampling,
     Saved,
     Window,
 )
@@ -25,6 +26,8 @@ from tensorfold.core.lane_host.stream import Delivery, Job
 Result = TypeVar("Result")
 CONTEXT = 100_000
 MICROSECONDS = 1e6
+# Rows that are nearly free: every guess is granted, and each is weighed.
+COSTS = tuple((rows, 5.0 + rows / 1000) for rows in range(8, 2049, 8))
 
 
 class TimedEngine:
@@ -91,13 +94,17 @@ def read_nothing(batch: Sequence[Delivery]) -> None:
 
 
 def decoding(
-    live: int, *, drafts: int = 3, waiting: int = 0, **host: Any
+    live: int, *, drafts: int = 3, waiting: int = 0, paid: bool = False, **host: Any
 ) -> tuple[Host, TimedEngine]:
-    """A host with that many live streams and, behind them, prompts that wait for a lane."""
-    engine = TimedEngine(FakeOptions(lanes=live, context=CONTEXT, drafts=drafts))
+    """A host with that many live streams and, behind them, prompts that wait for a lane.
+
+    `paid`: what rounds take is known, so that rows are granted and drafts asked by their worth.
+    """
+    costs: dict[str, Any] = {"round_costs": COSTS, "draft_costs": ((1, 0.01),)} if paid else {}
+    engine = TimedEngine(FakeOptions(lanes=live, context=CONTEXT, drafts=drafts, **costs))
     options = HostOptions(queue_rows=1 << 40, queue_requests=20_000)
     served = Host(engine, read_nothing, options=options, **host)
-    served.submit([job_of(stream) for stream in range(live)])
+    served.submit([job_of(stream, sampled=paid) for stream in range(live)])
     served.turn()
     served.submit([job_of(live + stream, background=bool(stream % 2)) for stream in range(waiting)])
     served.turn()
@@ -105,5 +112,12 @@ def decoding(
     return served, engine
 
 
-def job_of(stream: int, *, background: bool = False) -> Job:
-    return Job(stream=stream, prompt=(1, 2, stream % 97), most=CONTEXT // 2, background=background)
+def job_of(stream: int, *, background: bool = False, sampled: bool = False) -> Job:
+    return Job(
+        stream=stream,
+        prompt=(1, 2, stream % 97),
+        most=CONTEXT // 2,
+        background=background,
+        sampling=Sampling(temperature=float(sampled)),
+        seed=stream,
+    )
