@@ -246,7 +246,11 @@ def test_flags_go_to_the_servers_and_those_it_sets_are_refused() -> None:
 @pytest.mark.parametrize(
     ("model", "flags", "held"),
     [
-        ("fake", ["--backend", "fake", "--lanes", "3"], {"concurrent = solo", "split = whole"}),
+        (
+            "fake",
+            ["--backend", "fake", "--lanes", "3", "--no-copies"],
+            {"concurrent = solo", "split = whole"},
+        ),
         pytest.param(
             "tiny-glm53",
             ["--drafts", "2", "--lanes", "3"],
