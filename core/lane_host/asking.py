@@ -25,6 +25,7 @@ LEAST_REST, MOST_REST = 64, 4096
 MOST_SHARE = 0.01
 # Rounds that ask until one does not, to see what the rest of it takes.
 PLAIN = 64
+FIRST_PLAIN = 12
 # By how much a change has to be better.
 MARGIN = 1.02
 # Drafts of which nothing is known are looked at, unless asking takes so many times a round.
@@ -43,6 +44,7 @@ class Asking:
         self.rest = LEAST_REST
         self.probing = 0
         self.paused: list[Guessing] = []
+        self.until_plain = FIRST_PLAIN
         self.rested = 0
         self.until_review = 0
         self.seen = 0
@@ -62,7 +64,8 @@ class Asking:
             return not self.probing
         guessing = [reply.guessing for reply in replies if reply.guessing is not None]
         self.rested = 0 if all(each.asks for each in guessing) else self.rested + 1
-        if self.costs.since_plain >= PLAIN:
+        if self.costs.since_plain >= self.until_plain:
+            self.until_plain = PLAIN
             self.costs.since_plain = 0
             self.paused = [each for each in guessing if each.asks]
             for each in self.paused:

@@ -6,18 +6,20 @@ of those now, so a machine that slows down as a whole changes no choice.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 
 from tensorfold.core.engine_api import Info
 
-# How far one round moves the pace, what is known of its own row count, and of drafting. A round
-# that asks for no drafts is surprising by the machine first: most of that goes to the pace, which
-# concerns no choice. One that asks is so by its drafting.
-PACE_SHARE = 0.2
+# How far one round moves the pace, and what is known of its own row count. A round that asks for no
+# drafts is surprising by the machine first: most of it goes to the pace, which concerns no choice.
+# One that asks is so by its drafting, if the pace is known of just before.
+PACE_SHARE = 0.3
 ROWS_SHARE = 0.02
-DRAFTING_SHARE = 0.1
-# What was timed of drafting counts as much as so many rounds: it is a difference, and noisy.
-DRAFTING_TIMED = 2
+# What drafting takes is the lower third of what it took of late: whatever else runs only adds.
+LEAST_SEEN, MOST_SEEN = 3, 8
+# Rounds behind one that asked for no drafts in which its pace is still the machine's.
+BESIDE = 4
 # How far off a round may be that is believed.
 MOST_OFF = 2.0
 # What was timed at the start is at most so wrong.
@@ -27,17 +29,17 @@ MOST_DRIFT = 3.0
 class Costs:
     """`rows[n]` is a round of n rows, empty where the engine gives no table; `drafting[s]` what
     asking the engine for drafts of s streams adds. `since_plain` counts the rounds since one that
-    asked for none, of which alone the pace is known; `asked[s]` the rounds that asked for s."""
+    asked for none, of which alone the pace is known; `seen[s]` holds what asking for s streams
+    added of late."""
 
     def __init__(self, info: Info) -> None:
         self.pace = 1.0
-        self.since_plain = 0
+        self.since_plain = BESIDE
         self.rows = stepped(info.round_costs, info.round_rows)
         self.timed = list(self.rows)
         self.first = first_rows(info.round_costs, info.round_rows)
         self.drafting = sloped(info.draft_costs, info.lanes)
-        self.drafting_timed = list(self.drafting)
-        self.asked = [1] * len(self.drafting)
+        self.seen = [deque[float](maxlen=MOST_SEEN) for _ in self.drafting]
 
     def measured(self, rows: int, asking: int, seconds: float) -> None:
         """A round of so many rows that asked for drafts of `asking` streams took that long."""
@@ -46,12 +48,13 @@ class Costs:
         guess = self.rows[rows] + self.drafting[asking]
         if asking:
             self.since_plain += 1
+            if self.since_plain > BESIDE:
+                return
             taken = within(seconds * 1000 / self.pace, guess, MOST_OFF)
-            share = max(DRAFTING_SHARE, 1 / (DRAFTING_TIMED + self.asked[asking]))
-            self.asked[asking] += 1
-            drafting = max(0.0, self.drafting[asking] + share * (taken - guess))
-            most = MOST_DRIFT * (self.drafting_timed[asking] + self.timed[rows])
-            self.drafting[asking] = min(drafting, most)
+            seen = self.seen[asking]
+            seen.append(max(0.0, taken - self.rows[rows]))
+            if len(seen) >= LEAST_SEEN:
+                self.drafting[asking] = sorted(seen)[len(seen) // 3]
             return
         self.since_plain = 0
         ratio = within(seconds * 1000 / guess, self.pace, MOST_OFF)
