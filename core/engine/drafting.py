@@ -125,7 +125,8 @@ class Drafting:
         if asks is None:
             return []
         hidden_AD = out_RD[asks.row_A]
-        want_A = asks.want_A
+        # All but the last draft have a row of their own, and the context ends somewhere.
+        want_A = torch.minimum(asks.want_A, self.place.context - asks.position_A)
         count_A = torch.zeros_like(want_A)
         tokens, chances = [], []
         for step, depth in enumerate(shape.depths, 1):

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensorfold.core.engine.torch_engine import TorchEngine
-from tensorfold.core.engine_api import Sampling, TokenLogprob
+from tensorfold.core.engine_api import Opening, Piece, Sampling, TokenLogprob, Window
 from tensorfold.core.errors import StartError
 from tensorfold.core.lane_host.host import Host
 from tensorfold.core.lane_host.stream import Delivery, End, Job
@@ -156,18 +156,41 @@ def test_a_draft_layer_that_gives_no_number_costs_drafts_and_no_reply(
     assert found.ends[1].counts.drafted == 0
 
 
+def flat(folder: Path) -> Path:
+    """Model and draft layer give equal logits, so that noise alone tells tokens."""
+
+    def change(name: str, tensor: torch.Tensor) -> torch.Tensor:
+        norm = name.endswith(("language_model.norm.weight", "shared_head.norm.weight"))
+        return tensor * 0 if norm else tensor
+
+    return variant(folder, {}, change)
+
+
 @pytest.mark.parametrize("how", HOW, ids=("greedy", "sampled", "cut"))
 def test_drafts_are_drawn_with_the_noise_of_the_positions_they_guess(
     tmp_path: Path, how: Sampling
 ) -> None:
-    """Model and draft layer give equal logits, so that noise alone tells tokens."""
-
-    def change(name: str, tensor: torch.Tensor) -> torch.Tensor:
-        flat = name.endswith(("language_model.norm.weight", "shared_head.norm.weight"))
-        return tensor * 0 if flat else tensor
-
-    engine = opened(variant(tmp_path, {}, change), drafts=3)
+    engine = opened(flat(tmp_path), drafts=3)
     assert self_drafted(engine, how, 8) == (33, 24, 24)
+
+
+@pytest.mark.parametrize("drafts", [1, 4, 7])
+def test_drafts_end_where_the_context_does(tmp_path: Path, drafts: int) -> None:
+    """Every draft lands, and rounds go on up to the last position of a context of whole pages."""
+    engine = opened(flat(tmp_path), drafts=drafts, context=128, chunk_rows=128)
+    for most in range(1, 20):
+        prompt = tuple(some_tokens(128 - most))
+        engine.open(Opening(stream=1, prompt=prompt, most=most, sampling=Sampling()))
+        piece = Piece(stream=1, start=0, end=len(prompt), want=drafts)
+        (filled,) = engine.fill([piece]).land()
+        assert filled.token is not None
+        made, guesses = [filled.token], filled.drafts
+        while left := most - len(made):
+            tokens = (made[-1], *guesses[: left - 1])
+            (landed,) = engine.round([Window(stream=1, tokens=tokens, want=drafts)]).land()
+            assert len(landed.tokens) == len(tokens)
+            made, guesses = [*made, *landed.tokens], landed.drafts
+        engine.close(1)
 
 
 def test_the_bundled_models_own_drafts_land_and_save_rounds() -> None:
