@@ -219,7 +219,8 @@ def accept(rows: Rows, forced_B: Tensor, given: Given, shape: Shape) -> Ended:
     """Rows count while forced, or equal to what was drawn before them.
 
     A fault or an unsure draw concerns a stream if it lies in the rows that count: the last of them
-    gives the next token.
+    gives the next token. A guess whose own row is at fault does not count: as without guesses, its
+    token is committed first, where the reply may end.
     """
     assert rows.rows_BW is not None
     if shape.window == 1:
@@ -232,12 +233,14 @@ def accept(rows: Rows, forced_B: Tensor, given: Given, shape: Shape) -> Ended:
     row_BW = rows.rows_BW.clamp(max=shape.drawn - 1)
     token_BW, id_BW = given.token_S[row_BW], rows.ids_R[row_BW]
     place_W = torch.arange(shape.window, device=row_BW.device)
-    right_BW = (place_W <= forced_B[:, None])[:, 1:] | (token_BW[:, :-1] == id_BW[:, 1:])
+    fault_BW = given.fault_S[row_BW]
+    right_BW = (token_BW[:, :-1] == id_BW[:, 1:]) & (fault_BW[:, 1:] == 0)
+    right_BW = right_BW | (place_W <= forced_B[:, None])[:, 1:]
     right_BW = right_BW & (place_W < rows.count_B[:, None])[:, 1:]
     count_B = 1 + right_BW.long().cumprod(1).sum(1)
     next_B = token_BW.gather(1, count_B[:, None] - 1)[:, 0]
     inside_BW = place_W < count_B[:, None]
-    fault_B = torch.where(inside_BW, given.fault_S[row_BW], 0).amax(1)
+    fault_B = torch.where(inside_BW, fault_BW, 0).amax(1)
     held_B = None
     if given.unsure_S is not None:
         held_B = (given.unsure_S[row_BW] & inside_BW).any(1)

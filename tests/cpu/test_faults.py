@@ -12,9 +12,10 @@ from tensorfold.core.engine import checks
 from tensorfold.core.engine.landing import FAULTS
 from tensorfold.core.engine.step import NO_LOGITS
 from tensorfold.core.engine.torch_engine import TorchEngine
-from tensorfold.core.engine_api import Sampling
+from tensorfold.core.engine_api import Landed, Sampling, Window
 from tensorfold.families.glm53.model import Glm53
 from tests.cpu.driving import (
+    VOCAB,
     Asked,
     Told,
     alone,
@@ -139,6 +140,30 @@ def test_a_bad_guess_row_that_is_rejected_harms_nobody(
     while not told.done:
         step(engine, [told], {1: (BAD, 3) if len(told.tokens) < 4 else ()})
     assert told.proof() == wanted.proof()
+
+
+@pytest.mark.parametrize("value", [NAN, INF])
+@pytest.mark.parametrize("place", [1, 2, 3])
+def test_a_guess_that_comes_true_at_a_bad_row_is_committed_before_the_fault(
+    engine: TorchEngine, poison: Callable[[float], None], value: float, place: int
+) -> None:
+    """As without guesses: the token is there, the reply may end with it, the next round faults."""
+    asked = asked_of(1)
+    wanted = alone(engine, asked).tokens
+    poison(value)
+    only_bad = bytearray(VOCAB // 8)
+    only_bad[BAD // 8] = 1 << BAD % 8
+    masks = (*[None] * (place - 1), bytes(only_bad))
+    for guesses in ((), (BAD,), (BAD, 3)):
+        told = begin(engine, 1, asked)
+        fill_all(engine, told)
+        tokens = (*wanted[:place], *guesses)
+        window = Window(stream=1, tokens=tokens, masks=(*masks, *[None] * len(guesses)))
+        (landed,) = engine.round([window]).land()
+        assert (landed.tokens, landed.fault) == ((*wanted[1:place], BAD), None)
+        (landed,) = engine.round([Window(stream=1, tokens=(BAD,))]).land()
+        assert landed == Landed(stream=1, fault=FAULTS[NO_LOGITS])
+        engine.close(1)
 
 
 @pytest.mark.parametrize("value", [NAN, INF])
