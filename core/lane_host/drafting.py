@@ -130,7 +130,7 @@ class Drafting:
         if len(guessing.proposals) > 1 or guessing.proposals[0].source != HEAD:
             self.guessers.tell(reply.stream, guessing, coming)
         rows = len(window.tokens) - 1 - forced
-        accepted = (kept if kept < len(tokens) else kept - 1) - forced
+        accepted = max(0, (kept if kept < len(tokens) else kept - 1) - forced)
         guessing.due = reply.chain[SOURCES][:rows], accepted
         self.lessons.append((guessing, guessing.proposals, coming))
 

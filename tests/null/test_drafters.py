@@ -205,6 +205,19 @@ def test_forced_tokens_are_never_cut_for_guesses() -> None:
     assert any(window.forced == 7 for call in rig.calls for window in call.windows)
 
 
+def test_a_reply_that_ends_inside_forced_tokens_counts_no_guess_behind_them_as_true() -> None:
+    def forces(tokens: Sequence[int]) -> tuple[int, ...]:
+        return (50, 52, 53) if len(tokens) == 2 else ()
+
+    always = Drafter("always", lambda context, most: Guesses((9,) * most, (0.9,) * most))
+    rig = rig_with(always, window_rows=8)
+    rig.submit(job(1, most=20, forces=forces, end_tokens=frozenset({50})))
+    rig.run()
+    end = rig.reader.ends[1]
+    assert (end.reason, end.counts.tokens) == ("end_token", 3)
+    assert counts_by_source(rig)["always"] == (4, 0)
+
+
 def test_forces_that_fail_end_their_stream_alone() -> None:
     def fails(tokens: Sequence[int]) -> tuple[int, ...]:
         if len(tokens) == 3:
