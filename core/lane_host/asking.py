@@ -107,12 +107,16 @@ class Asking:
         else:
             asking = sum(mind is not None for mind in minds)
             # What a look takes if nothing comes of it, in rounds.
-            lost = PROBE * self.costs.drafting[asking] / self.costs.rows[len(replies)]
+            lost = PROBE * self.costs.drafting[asking] / self.plain(len(replies))
             self.rest = min(max(self.rest, int(lost / MOST_SHARE)), MOST_REST)
 
     def is_worth_a_look(self, streams: int, minds: Sequence[Guessing | None]) -> bool:
         asking = sum(mind is not None for mind in minds)
-        return 0 < self.costs.drafting[asking] <= MOST_DEAR * self.costs.rows[streams]
+        return 0 < self.costs.drafting[asking] <= MOST_DEAR * self.plain(streams)
+
+    def plain(self, streams: int) -> float:
+        """What a round takes in which each stream has one row, as far as it holds them."""
+        return self.costs.rows[min(streams, self.info.round_rows)]
 
     def expected(self, mind: Guessing | None) -> Sequence[float]:
         """The chances of a stream's drafts, if it were asked for them; none if it takes none."""

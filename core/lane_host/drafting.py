@@ -167,7 +167,9 @@ class Drafting:
         """A stream's offer in the round in flight, less the engine's drafts."""
         guesses = self.guessers.others(reply.guessing) if reply.guessing is not None else []
         chances = chained(guesses, self.most)[CHANCES] if guesses else ()
-        return reply.served, len(reply.coming), chances
+        # More may be forced than one window holds.
+        forced = min(len(reply.coming), min(self.most, reply.left) - 1)
+        return reply.served, forced, chances
 
 
 def only(token: int, vocab_size: int) -> bytes:

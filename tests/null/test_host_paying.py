@@ -13,7 +13,7 @@ from tensorfold.backends.fake.options import Call
 from tensorfold.core.engine_api import Info
 from tensorfold.core.lane_host.asking import LEAST_REST, MOST_REST, PROBE
 from tensorfold.core.lane_host.costs import Costs
-from tests.null.drafters import Drafter, knowing, mistaken
+from tests.null.drafters import Drafter, knowing, long_words, mistaken
 from tests.null.hosting import Rig, job
 from tests.null.test_host_rounds import info
 
@@ -120,6 +120,27 @@ def test_drafting_that_begins_to_pay_is_taken_up_again() -> None:
     assert len(asked(rig)) < 700 + 2 * 700
     rig.run()
     rig.check()
+
+
+@pytest.mark.parametrize("round_rows", [3, 5, 8, 12])
+@pytest.mark.parametrize("drafting", [CHEAP, DEAR], ids=["cheap", "dear"])
+@pytest.mark.parametrize("wish", [{}, {"forces": long_words}], ids=["free", "forced"])
+def test_rounds_that_hold_neither_all_streams_nor_what_is_forced_are_weighed_too(
+    round_rows: int, drafting: Any, wish: dict[str, Any]
+) -> None:
+    table = tuple((rows, 1.0 + rows) for rows in range(1, round_rows + 1))
+    rig = Rig(
+        lanes=8,
+        window_rows=3,
+        round_rows=round_rows,
+        round_costs=table,
+        draft_costs=drafting,
+        drafts=2,
+    )
+    rig.submit(*(job(stream, most=40, **wish) for stream in range(1, 9)))
+    rig.run()
+    rig.check()
+    assert {end.reason for end in rig.reader.ends.values()} == {"length"}
 
 
 def test_guesses_of_a_drafter_that_is_wrong_get_no_rows_that_cost() -> None:
