@@ -147,6 +147,8 @@ class Guessers:
                 if answer == NOTHING:
                     continue
                 tokens, own = checked(answer, most, self.vocab_size)
+                if not tokens:
+                    continue
             except Exception as error:
                 self.give_up(stream, guessing, place, error)
                 continue
@@ -203,6 +205,8 @@ def checked(answer: Any, most: int, vocab_size: int) -> tuple[tuple[int, ...], t
         raise ValueError(f"{len(tokens)} guesses with {len(chances)} chances")
     if len(tokens) > most:
         raise ValueError(f"{len(tokens)} guesses, and {most} were asked")
+    if not tokens:
+        return NOTHING
     if {*map(type, tokens)} != INTEGERS or not 0 <= min(tokens) <= max(tokens) < vocab_size:
         raise ValueError(f"a guess among {tokens!r} is no token from 0 to {vocab_size - 1}")
     # A chance that is no number makes the sum none.

@@ -90,6 +90,17 @@ def test_a_drafter_that_raises_or_lies_is_given_up_by_name_and_hurts_nobody(
     assert words in told[0]
 
 
+@pytest.mark.parametrize("nothing", [Guesses(), Guesses([], []), ([], ())])
+def test_a_drafter_with_nothing_to_say_is_asked_again(nothing: Any) -> None:
+    shy = Drafter("shy", lambda context, most: nothing)
+    rig = rig_with(shy)
+    rig.submit(job(1, most=9))
+    rig.run()
+    rig.check()
+    assert len(shy.contexts) > 5
+    assert rig.host.stats().drafter_faults["shy"] == 0
+
+
 @pytest.mark.parametrize("call", ["begin", "landed", "rest"])
 def test_a_drafter_that_raises_in_any_call_is_given_up(call: str) -> None:
     drafter = Drafter("sick", lambda context, most: Guesses([1], [0.5]))
