@@ -26,6 +26,7 @@ from tensorfold.core.lane_host.rounds import (
     share,
     wanted,
 )
+from tensorfold.core.lane_host.stream import nothing
 
 # A round's outcome for one stream, to be learned from: all guesses, and the tokens that came.
 Lesson = tuple[Guessing, Sequence[Guess], Sequence[int]]
@@ -98,22 +99,24 @@ class Drafting:
         guesses = self.guessers.propose(reply.stream, guessing, most, reply.coming)
         if not guesses:
             return reply.served, forced, ()
-        reply.chain = reply.free(chained(guesses, most))
-        return reply.served, forced, reply.chain[CHANCES]
+        chain = chained(guesses, most)
+        if reply.job.forces is not nothing:
+            chain = reply.free(chain)
+        reply.chain = chain
+        return reply.served, forced, chain[CHANCES]
 
     def window(self, reply: Reply, forced: int, count: int) -> Window:
-        tokens: tuple[int, ...] = (reply.pending,)
-        masks: tuple[bytes | None, ...] = ()
-        if reply.coming:
-            tokens += reply.coming[:forced]
-            if forced < len(reply.coming):
-                masks = (*[None] * forced, only(reply.coming[forced], self.info.vocab_size))
-        if count:
-            tokens = (*tokens, *reply.chain[TOKENS][:count])
         guessing = reply.guessing
-        if guessing is None or not guessing.asks:
-            return Window(stream=reply.stream, tokens=tokens, forced=forced, masks=masks)
-        want = wanted(reply.left - 1 - forced, self.info)
+        want = 0
+        if guessing is not None and guessing.asks:
+            want = wanted(reply.left - 1 - forced, self.info)
+        guesses = reply.chain[TOKENS][:count] if count else ()
+        if not reply.coming:
+            return Window(stream=reply.stream, tokens=(reply.pending, *guesses), want=want)
+        masks: tuple[bytes | None, ...] = ()
+        if forced < len(reply.coming):
+            masks = (*[None] * forced, only(reply.coming[forced], self.info.vocab_size))
+        tokens = (reply.pending, *reply.coming[:forced], *guesses)
         return Window(stream=reply.stream, tokens=tokens, forced=forced, want=want, masks=masks)
 
     # -- after a round -------------------------------------------------------------------------

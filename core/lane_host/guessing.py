@@ -206,7 +206,7 @@ def checked(answer: Any, most: int, vocab_size: int) -> tuple[tuple[int, ...], t
     if len(tokens) > most:
         raise ValueError(f"{len(tokens)} guesses, and {most} were asked")
     if not tokens:
-        return NOTHING
+        return (), ()
     if {*map(type, tokens)} != INTEGERS or not 0 <= min(tokens) <= max(tokens) < vocab_size:
         raise ValueError(f"a guess among {tokens!r} is no token from 0 to {vocab_size - 1}")
     # A chance that is no number makes the sum none.

@@ -100,8 +100,6 @@ class Reply:
     def free(self, chain: Chain) -> Chain:
         """The guesses up to where a token would be forced: there none may be drawn."""
         forces = self.job.forces
-        if forces is nothing:
-            return chain
         tokens = [*self.tokens, *self.coming]
         guesses, chances, sources = chain
         for row, token in enumerate(guesses):

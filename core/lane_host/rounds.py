@@ -127,15 +127,15 @@ def num_rows(ranked: Sequence[float], rows: int, costs: Sequence[float], extra: 
     """How many of the likeliest rows to grant, beside `rows` that bring a token each."""
     if not costs or not ranked:
         return len(ranked)
-    count = 0
+    best, most = rows / (costs[rows] + extra), rows
     tokens = float(rows)
-    best = tokens / (costs[rows] + extra)
-    for number, worth in enumerate(ranked, 1):
+    for worth in ranked:
+        rows += 1
         tokens += worth
-        rate = tokens / (costs[rows + number] + extra)
+        rate = tokens / (costs[rows] + extra)
         if rate > best:
-            best, count = rate, number
-    return count
+            best, most = rate, rows
+    return most - (rows - len(ranked))
 
 
 def grant(
