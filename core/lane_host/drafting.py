@@ -127,7 +127,11 @@ class Drafting:
         if forced:
             self.figures.forced += min(kept, forced)
         guessing = reply.guessing
-        if guessing is None or not guessing.proposals:
+        if guessing is None:
+            return
+        # What was forced is a part of the reply now.
+        guessing.context.forced = ()
+        if not guessing.proposals:
             return
         coming = tokens[forced:] if forced else tokens
         if len(guessing.proposals) > 1 or guessing.proposals[0].source != HEAD:

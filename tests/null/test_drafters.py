@@ -204,6 +204,40 @@ def test_forced_tokens_come_whatever_the_model_says_and_nothing_else_changes(
     assert bool(forced) == (window_rows > 1)
 
 
+class Keen(Drafter):
+    """Keeps what it is given, in every call: a context begins with the last one."""
+
+    def __init__(self) -> None:
+        super().__init__("keen", lambda context, most: Guesses((9,), (0.5,)))
+        self.last: dict[tuple[int, ...], tuple[int, ...]] = {}
+
+    def propose(self, context: Sequence[int], most: int) -> Any:
+        self.rest(context)
+        return super().propose(context, most)
+
+    def rest(self, context: Sequence[int]) -> None:
+        prompt, whole = tuple(context[:5]), tuple(context)
+        last = self.last.get(prompt, ())
+        assert whole[: len(last)] == last
+        self.last[prompt] = whole
+
+
+@pytest.mark.parametrize("forces", [after_threes, long_words])
+@pytest.mark.parametrize("window_rows", [2, 3, 8])
+def test_what_a_drafter_is_given_is_what_comes(forces: Any, window_rows: int) -> None:
+    """While prompts go in too, and rounds hold a part of what is forced."""
+    keen = Keen()
+    rig = rig_with(keen, window_rows=window_rows, lanes=3)
+    jobs = [job(stream, rows=5, most=6 * stream, forces=forces) for stream in range(1, 10)]
+    rig.submit(*jobs)
+    rig.run()
+    rig.check()
+    assert rig.host.stats().drafter_faults["keen"] == 0
+    for made in jobs:
+        given = keen.last.get(made.prompt, ())
+        assert given == (*made.prompt, *solo(made))[: len(given)]
+
+
 def test_forced_tokens_are_never_cut_for_guesses() -> None:
     costs = tuple((rows, 2.0**rows) for rows in range(1, 17))
     rig = rig_with(drafts=3, window_rows=8, round_costs=costs)
