@@ -32,10 +32,20 @@ class Context(Sequence[int]):
             start, stop, step = place.indices(len(self))
             if step == 1 and start >= prompt and not self.forced:
                 return self._reply[start - prompt : max(start, stop) - prompt]
+            if step == 1:
+                return self.run(start, max(start, stop))
             return [self.at(index, prompt) for index in range(start, stop, step)]
         if not -len(self) <= place < len(self):
             raise IndexError(f"place {place} of {len(self)} tokens")
         return self.at(place % len(self), prompt)
+
+    def run(self, start: int, stop: int) -> list[int]:
+        """Part by part: a long prompt is read at once."""
+        found: list[int] = []
+        for part in (self._prompt, self._reply, self.forced):
+            found += part[max(0, start) : max(0, stop)]
+            start, stop = start - len(part), stop - len(part)
+        return found
 
     def at(self, index: int, prompt: int) -> int:
         if index < prompt:
