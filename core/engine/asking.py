@@ -54,6 +54,11 @@ class Stream:
         self.base = noise.base_key(self.opening.seed)
         self.head = head_for(top_k) if top_k else sampling.OPEN_HEAD
 
+    @property
+    def end(self) -> int:
+        """Storage is claimed for so many rows: of the prompt and the reply."""
+        return len(self.opening.prompt) + self.opening.most
+
     def learn(self, needed: int) -> None:
         """What a draw needed; 0 if it has no cuts that look at the order."""
         if needed:
@@ -211,6 +216,7 @@ class Asked:
         if self.asks:
             blocks["ask"][0] = self.asks
             blocks["ask"][1] = [self.wants[place] for place in self.asks]
+            blocks["ask"][2] = [stream.end if stream else 0 for stream in self.asking]
         if self.ask_noisy:
             asked = [
                 (stream.base, stream.opening.sampling)

@@ -26,13 +26,15 @@ class Asks(NamedTuple):
     """Streams that want drafts after their committed tokens, the greediest first.
 
     row_A: a stream's last committed row of the forward, at position_A in lane_A; want_A is 0 where
-    nothing may be drafted. `noisy` holds seeds' `noise.base_key` in place of row keys.
+    nothing may be drafted, and rows from end_A on are not claimed. `noisy` holds seeds'
+    `noise.base_key` in place of row keys.
     """
 
     row_A: Tensor
     lane_A: Tensor
     position_A: Tensor
     want_A: Tensor
+    end_A: Tensor
     noisy: Noisy | None
     cuts: Cuts | None
 
@@ -125,8 +127,8 @@ class Drafting:
         if asks is None:
             return []
         hidden_AD = out_RD[asks.row_A]
-        # All but the last draft have a row of their own, and the context ends somewhere.
-        want_A = torch.minimum(asks.want_A, self.place.context - asks.position_A)
+        # All but the last draft have a row of their own, and unclaimed ones are everyone's.
+        want_A = torch.minimum(asks.want_A, asks.end_A - asks.position_A)
         count_A = torch.zeros_like(want_A)
         tokens, chances = [], []
         for step, depth in enumerate(shape.depths, 1):

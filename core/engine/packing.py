@@ -78,7 +78,7 @@ ROW = ("id", "lane", "position", "offset", "slot")
 STREAM = ("lane", "first", "count", "start", "forced")
 NOISY = ("row", "key", "temperature")
 CUT = ("place", "top_k", "top_p", "min_p")
-ASK = ("stream", "want")
+ASK = ("stream", "want", "end")
 
 
 def blocks_of(shape: Shape, sizes: Sizes) -> list[tuple[str, tuple[int, ...]]]:

@@ -175,7 +175,7 @@ class Step:
         assert self.drafting is not None
         asks: Asks | None = None
         if shape.asks.asks:
-            stream_A, want_A = f["ask"].unbind()
+            stream_A, want_A, end_A = f["ask"].unbind()
             open_B = ended.fault_B == 0
             if ended.held_B is not None:
                 open_B = open_B & ~ended.held_B
@@ -184,6 +184,7 @@ class Step:
                 lane_A=rows.lane_B[stream_A],
                 position_A=(f["stream"][3] + ended.count_B - 1)[stream_A],
                 want_A=torch.where(open_B[stream_A], want_A, 0),
+                end_A=end_A,
                 noisy=noisy_of(f, "ask_noisy"),
                 cuts=cuts_of(f, "ask_cut"),
             )

@@ -251,8 +251,7 @@ class TorchEngine:
             assert window.forced < len(window.tokens), window
             assert stream.rows >= len(stream.opening.prompt), (window, stream.rows)
             # Storage is claimed for the prompt and the reply; the last token needs no row.
-            claimed = len(stream.opening.prompt) + stream.opening.most
-            assert stream.rows + len(window.tokens) <= claimed, (window, stream.rows, claimed)
+            assert stream.rows + len(window.tokens) <= stream.end, (window, stream.rows)
         self.check_files()
         flight = OpenFlight(self, lambda: self.launch_round(windows))
         self.flying = flight

@@ -20,7 +20,7 @@ from tensorfold.core.engine_api import Opening, Piece, Sampling, TokenLogprob, W
 from tensorfold.core.errors import StartError
 from tensorfold.core.lane_host.host import Host
 from tensorfold.core.lane_host.stream import Delivery, End, Job
-from tests.cpu.driving import opened, some_tokens, variant
+from tests.cpu.driving import GRID, opened, some_tokens, variant
 from tests.cpu.steps import self_drafted
 
 TINY = Path(__file__).parents[2] / "families" / "glm53" / "tiny"
@@ -174,10 +174,16 @@ def test_drafts_are_drawn_with_the_noise_of_the_positions_they_guess(
     assert self_drafted(engine, how, 8) == (33, 24, 24)
 
 
+@pytest.mark.parametrize("context", [128, 192])
 @pytest.mark.parametrize("drafts", [1, 4, 7])
-def test_drafts_end_where_the_context_does(tmp_path: Path, drafts: int) -> None:
-    """Every draft lands, and rounds go on up to the last position of a context of whole pages."""
-    engine = opened(flat(tmp_path), drafts=drafts, context=128, chunk_rows=128)
+def test_drafts_end_where_their_streams_pages_do(tmp_path: Path, drafts: int, context: int) -> None:
+    """Every draft lands, and rounds go on up to the last position of whole pages."""
+    engine = opened(flat(tmp_path), drafts=drafts, context=context, chunk_rows=128)
+    storage = engine.storage
+    # Padding is at a page's first row.
+    others = storage.buffers["latent.6"].view(storage.pages + 1, GRID, -1)[storage.spare_page, 1:]
+    with torch.inference_mode():
+        others.fill_(7.0)
     for most in range(1, 20):
         prompt = tuple(some_tokens(128 - most))
         engine.open(Opening(stream=1, prompt=prompt, most=most, sampling=Sampling()))
@@ -191,6 +197,7 @@ def test_drafts_end_where_the_context_does(tmp_path: Path, drafts: int) -> None:
             assert len(landed.tokens) == len(tokens)
             made, guesses = [*made, *landed.tokens], landed.drafts
         engine.close(1)
+    assert bool((others == 7.0).all())
 
 
 def test_the_bundled_models_own_drafts_land_and_save_rounds() -> None:
