@@ -241,6 +241,43 @@ def test_a_stop_inside_the_reasoning_does_not_end_the_reply(as_tokens: bool) -> 
     assert vocabulary().decode(tokens[:first]).endswith("c STOP")
 
 
+@pytest.mark.parametrize("as_tokens", [True, False])
+def test_a_section_end_at_every_place_of_a_window_reads_as_if_its_tokens_came_one_by_one(
+    as_tokens: bool,
+) -> None:
+    text = "a STOP 世</think>c d STOP e"
+    tokens = [token for one in text for token in vocabulary().encode(one)]
+    if as_tokens:
+        tokens = list(vocabulary().encode(text))
+    reading = rules(markers=think_markers(as_tokens=as_tokens), reasoning=True, stops=("STOP",))
+    apart, single = read_all(reading, tokens), Reader(reading)
+    for token in tokens:
+        single.feed([token])
+    assert text_of(apart, "reasoning") == "a STOP 世"
+    for width in range(2, len(tokens) + 1):
+        for first in range(width):
+            reader, ends = Reader(reading), ends_at_stop(reading)
+            cuts = [0, first, *range(first + width, len(tokens), width), len(tokens)]
+            parts = []
+            for start, end in pairwise(cuts):
+                parts += reader.feed(tokens[start:end])
+                # The engine thread asks for each token of a window in turn.
+                stopped = [ends(tokens[:count]) for count in range(start + 1, end + 1)]
+                if any(stopped):
+                    assert start + stopped.index(True) + 1 == stop_at(reading, tokens)
+                    break
+            parts += reader.finish()
+            for section in ("reasoning", "content"):
+                assert text_of(parts, section) == text_of(apart, section)
+            assert reader.reasoning_tokens == single.reasoning_tokens
+            assert reader.stopped == single.stopped == "STOP"
+
+
+def stop_at(reading: ReadingRules, tokens: list[int]) -> int:
+    ends = ends_at_stop(reading)
+    return next(count for count in range(1, len(tokens) + 1) if ends(tokens[:count]))
+
+
 def test_reasoning_tokens_count_up_to_the_marker_that_closes_it() -> None:
     tokens = [*vocabulary().encode("ab"), id_of(PLAIN[1]), *vocabulary().encode("cd")]
     reader = Reader(rules(markers=think_markers(as_tokens=True), reasoning=True))
