@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 import torch
@@ -44,7 +45,20 @@ def engines(
 def test_drafted_replies_equal_undrafted_ones_alone_and_together(
     engines: tuple[TorchEngine, TorchEngine],
 ) -> None:
-    plain, drafting = engines
+    drafted_as_undrafted(*engines)
+
+
+def test_a_target_that_rounds_rows_before_products_keeps_its_replies_under_drafts(
+    tmp_path: Path,
+) -> None:
+    """As a quantised release does, where kernels chosen by rows would part."""
+    folder = drafting_checkpoint(tmp_path)
+    drafted_as_undrafted(
+        opened("faithful", folder, **SIZES), opened("faithful", folder, drafts=5, **SIZES)
+    )
+
+
+def drafted_as_undrafted(plain: TorchEngine, drafting: TorchEngine) -> None:
     jobs = [
         job(number, some_tokens(length, seed=length), 14, HOW[number % 3])
         for number, length in enumerate((1, 8, 21, 62, 30, 7))
