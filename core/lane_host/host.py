@@ -87,7 +87,12 @@ class Host:
             for job in jobs:
                 assert job.stream not in self._lanes.replies, f"stream {job.stream} exists"
                 reply = Reply(
-                    job=job, stream=job.stream, submitted=now, left=job.most, draws=job.draft
+                    job=job,
+                    stream=job.stream,
+                    submitted=now,
+                    left=job.most,
+                    draws=job.draft,
+                    vocab_size=self.info.vocab_size,
                 )
                 self._lanes.replies[job.stream] = reply
                 self._figures.arrive(reply)

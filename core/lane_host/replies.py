@@ -37,7 +37,8 @@ class Reply:
     a stream that takes no drafts. `sent` of the tokens have been delivered; `logprobs` are
     those not yet delivered. `served` is the last round that it was in or came after. `skipped`
     counts the later ones that passed it while it waited for memory, `tried` is the host's count of
-    freed storage when it was last refused room. Times are of the host's clock, in seconds.
+    freed storage when it was last refused room. Forced tokens are below `vocab_size`. Times are of
+    the host's clock, in seconds.
     """
 
     job: Job
@@ -45,6 +46,7 @@ class Reply:
     submitted: float
     left: int
     draws: bool
+    vocab_size: int
     place: str = WAITING
     skipped: int = 0
     tried: int = -1
@@ -92,9 +94,14 @@ class Reply:
         if self.job.forces is nothing:
             return None, ""
         try:
-            self.coming = tuple(self.job.forces(self.tokens))
+            coming = tuple(self.job.forces(self.tokens))
         except Exception as error:
             return FAULT, f"the forced tokens failed: {type(error).__name__}: {error}"
+        for token in coming:
+            if type(token) is not int or not 0 <= token < self.vocab_size:
+                top = self.vocab_size - 1
+                return FAULT, f"a forced token is {token!r}, and tokens are 0 to {top}"
+        self.coming = coming
         return None, ""
 
     def free(self, chain: Chain) -> Chain:

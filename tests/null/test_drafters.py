@@ -282,6 +282,21 @@ def test_forces_that_fail_end_their_stream_alone() -> None:
     assert at_once.engine.streams == {}
 
 
+@pytest.mark.parametrize("token", [5000, -1, "a", True])
+@pytest.mark.parametrize("window_rows", [1, 4])
+def test_a_forced_token_that_is_none_of_the_vocabulary_ends_its_stream_alone(
+    token: Any, window_rows: int
+) -> None:
+    rig = rig_with(window_rows=window_rows)
+    rig.submit(job(1, most=9, forces=lambda tokens: (token,) if len(tokens) == 3 else ()))
+    rig.submit(job(2, most=9))
+    rig.run()
+    assert rig.reader.ends[1].reason == "fault"
+    assert f"a forced token is {token!r}" in rig.reader.ends[1].message
+    assert rig.reader.ends[2].reason == "length"
+    assert rig.host.stats().lost is None
+
+
 # -- a reply's end at every place inside accepted drafts ----------------------------------------
 
 
