@@ -1,7 +1,8 @@
 """How drafts have changed replies elsewhere, on a bundled model.
 
 Greedy text that copies change after a few words; rows that are verified together and differ from
-the same row alone in the last bit; replies that part at near ties or only after 250 tokens.
+the same row alone in the last bit; replies that part at near ties or only after 250 tokens; replies
+that lose tokens, or say them twice, where storage holds few of the streams.
 """
 
 from __future__ import annotations
@@ -32,8 +33,10 @@ JOBS = [
 Reply = tuple[list[int], list[TokenLogprob]]
 
 
-def replies(engine: TorchEngine, drafters: Sequence[HostDrafter]) -> tuple[dict[int, Reply], Host]:
-    found: dict[int, Reply] = {job.stream: ([], []) for job in JOBS}
+def replies(
+    engine: TorchEngine, drafters: Sequence[HostDrafter], jobs: Sequence[Job] = JOBS
+) -> tuple[dict[int, Reply], Host]:
+    found: dict[int, Reply] = {job.stream: ([], []) for job in jobs}
 
     def deliver(deliveries: Sequence[Delivery]) -> None:
         for one in deliveries:
@@ -41,7 +44,7 @@ def replies(engine: TorchEngine, drafters: Sequence[HostDrafter]) -> tuple[dict[
             found[one.stream][1].extend(one.logprobs)
 
     host = Host(engine, deliver, drafters=drafters)
-    host.submit(JOBS)
+    host.submit(jobs)
     while host.turn():
         pass
     return found, host
@@ -71,3 +74,21 @@ def test_rows_verified_together_have_the_bits_of_the_row_alone_and_part_nowhere(
     found, host = replies(engine, [Copies()])
     assert host.stats().accepted["head"] > 50
     assert found == plain
+
+
+def test_with_storage_for_two_of_nine_every_reply_is_whole_and_said_once() -> None:
+    jobs = [
+        replace(JOBS[stream % 2], stream=stream, prompt=PROMPT[stream:], most=9 + 4 * stream)
+        for stream in range(1, 10)
+    ]
+    plain = opened(TINY, **SIZES)
+    drafted = opened(TINY, drafts=2, **SIZES)
+    drafted.info = replace(drafted.info, round_costs=(), draft_costs=())
+    found, host = replies(drafted, [Copies()], jobs)
+    stats = host.stats()
+    assert stats.accepted["head"] > 10
+    assert stats.tokens == sum(job.most for job in jobs)
+    assert drafted.memory().used == 0
+    for job in jobs:
+        assert found[job.stream] == replies(plain, [], [job])[0][job.stream], job.stream
+        assert len(found[job.stream][0]) == job.most
