@@ -1,12 +1,14 @@
 """Run TensorFold out of this checkout, with its dependencies present but itself not installed.
 
     python uninstalled.py serve
+    python uninstalled.py -m tensorfold.tools.bench_ops
 
 The folders of the checkout become the package `tensorfold`, as `pyproject.toml` maps them. A
 program that wants the package without the command imports this module first.
 """
 
 import os
+import runpy
 import sys
 from importlib.machinery import ModuleSpec
 from importlib.util import module_from_spec
@@ -17,7 +19,8 @@ OLDEST = (3, 11)
 
 def attach():
     """Make `tensorfold` the package whose parts are this checkout's folders."""
-    spec = ModuleSpec("tensorfold", None, is_package=True)
+    # The origin is what starts another program the same way.
+    spec = ModuleSpec("tensorfold", None, origin=os.path.abspath(__file__), is_package=True)
     spec.submodule_search_locations = [CHECKOUT]
     sys.modules["tensorfold"] = module_from_spec(spec)
 
@@ -29,7 +32,10 @@ if sys.version_info < OLDEST:
 
 attach()
 
-if __name__ == "__main__":
+if __name__ == "__main__" and sys.argv[1:2] == ["-m"] and len(sys.argv) > 2:
+    sys.argv = sys.argv[2:]
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+elif __name__ == "__main__":
     from tensorfold.tools.cli import main
 
     sys.exit(main())

@@ -30,6 +30,7 @@ from rich.console import Console
 
 from tensorfold.core.errors import StartError
 from tensorfold.tools.arguments import Parser
+from tensorfold.tools.own_command import own_command
 from tensorfold.tools.sim.report import Check, Outcome, Panel, Table, document, show
 
 CHUNKS = ("--fill-chunks", "1", "--fill-many")
@@ -41,7 +42,7 @@ ARMS: Mapping[str, tuple[str, ...]] = {
     "pack": (*DRAIN, "--fill-pack", "512"),
     "smooth": ("--fill", "smooth"),
 }
-COMMAND = (sys.executable, "-m", "tensorfold.tools.cli")
+COMMAND = own_command("tensorfold.tools.cli")
 STREAMS = 8
 SUBJECTS = ("rain", "bread", "a lighthouse", "moss", "two foxes", "the sea", "copper", "an owl")
 PROMPTS: Mapping[str, tuple[str, ...]] = {

@@ -41,6 +41,7 @@ from tensorfold.core.settings import read
 from tensorfold.plugins.choose import choose_backend
 from tensorfold.plugins.manager import discover
 from tensorfold.tools.models import find_model
+from tensorfold.tools.own_command import own_command
 
 PROMPT = 40
 CONTEXT = 2048
@@ -182,7 +183,7 @@ def serve_and_ask(
     folder: Path, vocab_size: int, rows: list[dict[str, Any]], options: argparse.Namespace
 ) -> None:
     """Fill in each row's `http` rate, from the clients' side of a server in its own process."""
-    command = [sys.executable, "-m", "tensorfold.tools.cli", "serve", str(folder), "--port", "0"]
+    command = [*own_command("tensorfold.tools.cli"), "serve", str(folder), "--port", "0"]
     command += ["--context", str(CONTEXT), "--log", "warning"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
         assert server.stderr is not None

@@ -36,6 +36,7 @@ from tensorfold.tools.decode.figures import Figures, outcome_of
 from tensorfold.tools.decode.floors import Floors
 from tensorfold.tools.decode.profiling import Kernel, index_kernels, kernels
 from tensorfold.tools.decode.soundness import holds
+from tensorfold.tools.own_command import own_command
 from tensorfold.tools.sim.report import document, show
 from tensorfold.tools.start_times import StartTimes
 
@@ -336,7 +337,7 @@ def measure_peer(bench: Bench) -> None:
     options = bench.options
     if options.family != "glm53" or options.widths != "true":
         raise StartError("transformers has no such model at these sizes")
-    command = [sys.executable, "-m", "tensorfold.tools.decode.peer"]
+    command = [*own_command("tensorfold.tools.decode.peer")]
     command += ["--layers", str(options.layers)]
     command += ["--rows", ",".join(map(str, options.prompts))]
     try:

@@ -155,10 +155,10 @@ def test_a_burst_is_summed_by_its_slowest_first_token_and_its_rates() -> None:
     one = {"times": [[0.1, 0.2, 0.3], [0.2, 0.3, 0.4]], "hashes": ["a", "b"]}
     slow = {"times": [[0.2, 0.4, 0.6], [0.4, 0.6, 0.8]], "hashes": ["a", "b"]}
     found = bursting.summed([one, slow, one])
-    assert found["slowest_first"] == 0.2
-    assert found["aggregate"] == pytest.approx(4 / 0.3)
+    assert (found.slowest_first, found.fastest, found.latest) == (0.2, 0.2, 0.4)
+    assert found.aggregate == pytest.approx(4 / 0.3)
     # Between 0.2 and 0.3 two tokens came, one of each reply.
-    assert found["steady"] == pytest.approx(2 / 0.1)
+    assert found.steady == pytest.approx(2 / 0.1)
     with pytest.raises(AssertionError):
         bursting.summed([one, {**one, "hashes": ["a", "c"]}])
 

@@ -17,6 +17,11 @@ import pytest
 from tests.house.throwaway import FOLDERS, copied_checkout, throwaway_environment
 
 OFFLINE = ("--no-deps", "--no-build-isolation", "--no-index")
+CHILD = (
+    "import subprocess; from tensorfold.tools.own_command import own_command; "
+    "command = [*own_command('tensorfold.tools.cli'), 'version']; "
+    "print(subprocess.run(command, check=True, capture_output=True, text=True).stdout)"
+)
 PROBE = "import tensorfold.core.settings as s, tensorfold.plugins.manager; print(s.__file__)"
 
 
@@ -80,6 +85,12 @@ def test_an_uninstalled_checkout_is_a_package_to_other_programs(place: Place) ->
     place.run("-m", "pip", "uninstall", "--quiet", "--yes", "tensorfold")
     printed = place.run("-c", f"import uninstalled; {PROBE}", at=place.checkout)
     assert printed.strip() == str(place.checkout / "core" / "settings.py")
+
+
+def test_a_program_of_an_uninstalled_checkout_starts_another_of_it(place: Place) -> None:
+    place.run("-m", "pip", "uninstall", "--quiet", "--yes", "tensorfold")
+    attach = f"import sys; sys.path.insert(0, {str(place.checkout)!r}); import uninstalled; "
+    assert place.run("-c", attach + CHILD).startswith("tensorfold ")
 
 
 def test_an_editable_install_follows_the_checkout(

@@ -1,7 +1,8 @@
 """Bursts over HTTP at a bench's engine: what the fills do to first tokens and to the rate.
 
-The engine is served in this process, one set of fills after another; the clients are a process of
-their own: `python -m tensorfold.tools.decode.bursting ADDRESS MODEL`, which prints one JSON object.
+The engine is served in this process, every set of fills in turn and again, so that all meet the
+same machine; the clients are one process of their own, which is told an address a line and answers
+with a line of JSON.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,25 +22,34 @@ from typing import Any
 import aiohttp
 
 from tensorfold.core.engine.torch_engine import TorchEngine
+from tensorfold.core.errors import StartError
 from tensorfold.core.family_api import ChatFormat
 from tensorfold.core.fill_settings import fill_fields
 from tensorfold.core.server.app import serving
 from tensorfold.core.settings import Settings, read
-from tensorfold.core.text import load_text
+from tensorfold.core.text import Text, load_text
 from tensorfold.tools.bench_bursts import ARMS
+from tensorfold.tools.own_command import own_command
 
-STREAMS, ROWS, TOKENS, REPS = 8, 60, 48, 5
+# Prompts are shorter than a grid block: nothing of an equal one is kept for the next.
+STREAMS, ROWS, TOKENS = 8, 60, 32
+# Every arm is served so many times, for so many bursts of each kind.
+PASSES, REPS = 5, 2
 SHOWN = ("unset", "many", "drain", "pack")
 KINDS = ("equal", "different")
+MODEL = "bench"
 # Ids that a small tokenizer knows.
 LEAST, MOST = 300, 3000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Burst:
-    """Seconds and tokens a second: medians of bursts of one kind."""
+    """Seconds and tokens a second: medians of bursts of one kind, and the first and last of the
+    slowest first tokens by size."""
 
     slowest_first: float
+    fastest: float
+    latest: float
     aggregate: float
     steady: float
     hashes: tuple[str, ...]
@@ -45,10 +57,42 @@ class Burst:
 
 def served(engine: TorchEngine, tokenizer: Path) -> dict[str, dict[str, Burst]]:
     """Bursts by arm and kind."""
-    return {arm: asyncio.run(of_arm(engine, tokenizer, ARMS[arm])) for arm in SHOWN}
+    return asyncio.run(of_arms(engine, tokenizer))
 
 
-async def of_arm(engine: TorchEngine, tokenizer: Path, flags: Sequence[str]) -> dict[str, Burst]:
+async def of_arms(engine: TorchEngine, tokenizer: Path) -> dict[str, dict[str, Burst]]:
+    text = load_text(tokenizer, ChatFormat(template=""), engine.info.vocab_size, ())
+    found: dict[str, dict[str, list[Any]]] = {arm: {kind: [] for kind in KINDS} for arm in SHOWN}
+    async with clients() as child:
+        for _ in range(PASSES):
+            for arm in SHOWN:
+                for kind, each in (await of_arm(engine, text, ARMS[arm], child)).items():
+                    found[arm][kind] += each
+    return {
+        arm: {kind: summed(each) for kind, each in by_kind.items()}
+        for arm, by_kind in found.items()
+    }
+
+
+@asynccontextmanager
+async def clients() -> AsyncIterator[Process]:
+    command = own_command("tensorfold.tools.decode.bursting")
+    # A line holds the times of every token of a pass.
+    child = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, limit=1 << 24)
+    try:
+        yield child
+        assert child.stdin is not None
+        child.stdin.close()
+        await child.wait()
+    finally:
+        if child.returncode is None:
+            child.kill()
+
+
+async def of_arm(
+    engine: TorchEngine, text: Text, flags: Sequence[str], child: Process
+) -> dict[str, list[Any]]:
+    """Raises `StartError` where the clients ended."""
     settings = settings_of(flags)
     info = engine.info
     engine.info = replace(
@@ -61,23 +105,18 @@ async def of_arm(engine: TorchEngine, tokenizer: Path, flags: Sequence[str]) -> 
             pack_rows=info.pack_rows,
         ),
     )
-    text = load_text(tokenizer, ChatFormat(template=""), info.vocab_size, ())
     try:
-        async with serving(engine=engine, text=text, settings=settings, model="bench") as here:
-            child = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "tensorfold.tools.decode.bursting",
-                here.address,
-                "bench",
-                stdout=asyncio.subprocess.PIPE,
-            )
-            said, _ = await child.communicate()
-            assert child.returncode == 0, child.returncode
+        async with serving(engine=engine, text=text, settings=settings, model=MODEL) as here:
+            assert child.stdin is not None
+            assert child.stdout is not None
+            child.stdin.write(f"{here.address}\n".encode())
+            said = await child.stdout.readline()
     finally:
         engine.info = info
-    found = json.loads(said)
-    return {kind: Burst(**(one | {"hashes": tuple(one["hashes"])})) for kind, one in found.items()}
+    if not said:
+        raise StartError(f"the clients ended with status {await child.wait()}")
+    found: dict[str, list[Any]] = json.loads(said)
+    return found
 
 
 def settings_of(flags: Sequence[str]) -> Settings:
@@ -101,15 +140,15 @@ def prompts_of(kind: str) -> list[list[int]]:
     ]
 
 
-async def bursts(address: str, model: str) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+async def bursts(address: str, model: str) -> dict[str, list[Any]]:
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(address, connector=connector) as session:
-        for kind in KINDS:
-            each = [await burst(session, model, prompts_of(kind)) for _ in range(1 + REPS)]
-            # The first one warms up.
-            found[kind] = summed(each[1:])
-    return found
+        # What comes once, of the engine and of the server, comes here.
+        await burst(session, model, prompts_of(KINDS[-1]))
+        return {
+            kind: [await burst(session, model, prompts_of(kind)) for _ in range(REPS)]
+            for kind in KINDS
+        }
 
 
 async def burst(
@@ -151,7 +190,7 @@ async def reply(
     return times, sha256
 
 
-def summed(each: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def summed(each: Sequence[Mapping[str, Any]]) -> Burst:
     """Medians over bursts. Steady is the rate while every reply has begun and none has ended."""
     firsts, aggregates, steadies = [], [], []
     for one in each:
@@ -163,13 +202,16 @@ def summed(each: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         inside = sum(begun < at <= ended for t in times for at in t)
         steadies.append(inside / (ended - begun))
     assert all(one["hashes"] == each[0]["hashes"] for one in each)
-    return {
-        "slowest_first": statistics.median(firsts),
-        "aggregate": statistics.median(aggregates),
-        "steady": statistics.median(steadies),
-        "hashes": each[0]["hashes"],
-    }
+    return Burst(
+        slowest_first=statistics.median(firsts),
+        fastest=min(firsts),
+        latest=max(firsts),
+        aggregate=statistics.median(aggregates),
+        steady=statistics.median(steadies),
+        hashes=tuple(each[0]["hashes"]),
+    )
 
 
 if __name__ == "__main__":
-    print(json.dumps(asyncio.run(bursts(sys.argv[1], sys.argv[2]))))
+    for line in sys.stdin:
+        print(json.dumps(asyncio.run(bursts(line.strip(), MODEL))), flush=True)

@@ -207,7 +207,14 @@ def prompts_table(figures: Figures) -> Table:
 
 def bursts_table(figures: Figures) -> Table:
     rows = [
-        (kind, arm, one.slowest_first * 1e3, one.aggregate, one.steady)
+        (
+            kind,
+            arm,
+            one.slowest_first * 1e3,
+            f"{one.fastest * 1e3:.1f} to {one.latest * 1e3:.1f}",
+            one.aggregate,
+            one.steady,
+        )
         for kind in next(iter(figures.bursts.values()))
         for arm, by_kind in figures.bursts.items()
         for one in (by_kind[kind],)
@@ -218,6 +225,7 @@ def bursts_table(figures: Figures) -> Table:
             "prompts",
             "fills",
             "slowest first token, ms",
+            "from to",
             "aggregate, tok/s",
             "steady, tok/s",
         ),
