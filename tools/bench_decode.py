@@ -31,8 +31,8 @@ from tensorfold.core.settings import read
 from tensorfold.plugins.manager import discover
 from tensorfold.tools import widths
 from tensorfold.tools.arguments import Parser
-from tensorfold.tools.decode import clocks, engines, rounds
-from tensorfold.tools.decode.figures import Figures, outcome_of
+from tensorfold.tools.decode import clocks, engines, gaps, rounds
+from tensorfold.tools.decode.figures import GAP_BARS, Figures, outcome_of
 from tensorfold.tools.decode.floors import Floors
 from tensorfold.tools.decode.profiling import Kernel, index_kernels, kernels
 from tensorfold.tools.decode.soundness import holds
@@ -48,6 +48,8 @@ RAW: Mapping[tuple[str, str], Callable[[int], dict[str, Any]]] = {
 }
 # Tokens after a stream's prompt that there is room for.
 ROOM = 4096
+# Gaps between rounds that are counted at least.
+GAPS = 60
 
 
 @dataclass(kw_only=True, slots=True)
@@ -207,6 +209,7 @@ def measure(bench: Bench) -> None:
         dtype=engine.info.dtype,
     )
     bench.part("rounds", lambda: measure_rounds(bench, engine, floors))
+    bench.part("gaps", lambda: measure_gaps(bench, engine))
     bench.part("prompts", lambda: measure_prompts(bench, engine, floors))
     if options.bursts:
         bench.part("bursts", lambda: measure_bursts(bench, engine))
@@ -225,11 +228,20 @@ def measure_rounds(bench: Bench, engine: TorchEngine, floors: Floors) -> None:
             picks = rounds.picked(engine, own)
             moved = floors.round_bytes(picks, [live.rows for live in own])
             figures.add_round(count, options.context, found, moved, sum(picks))
-            if options.profile and count in (1, 8, 32):
-                profiled = kernels(lambda own=own: repeated(engine, own))  # type: ignore[misc]
-                figures.profiles[f"10 rounds of {count}"] = profiled
+        # Behind all that is timed: every engine's timed rounds are fed the same tokens.
+        for count in sorted({1, 8, 32} & {*options.streams}) if options.profile else ():
+            own = lives[:count]
+            profiled = kernels(lambda own=own: repeated(engine, own))  # type: ignore[misc]
+            figures.profiles[f"10 rounds of {count}"] = profiled
     finally:
         closed(engine, lives)
+
+
+def measure_gaps(bench: Bench, engine: TorchEngine) -> None:
+    options = bench.options
+    for count in sorted(GAP_BARS.keys() & {*options.streams}):
+        for gap in gaps.measured(engine, count, options.context, max(GAPS, options.reps)):
+            bench.figures.add_gap(gap)
 
 
 def repeated(engine: TorchEngine, lives: Sequence[rounds.Live]) -> None:

@@ -14,29 +14,44 @@ from torch import Tensor
 from tensorfold.core.engine.ordering import Order
 from tensorfold.core.engine.packing import device_blocks, layout
 from tensorfold.core.engine.torch_engine import TorchEngine
-from tensorfold.core.engine_api import Opening, Piece, Window
+from tensorfold.core.engine_api import Opening, Piece, Sampling, Window
 from tensorfold.tools.decode.clocks import wait_for
 
 # Steps that are enqueued without waiting between them.
 ENQUEUED = 20
 # Rounds before the first that is timed.
 WARM = 3
+GREEDY = Sampling()
 
 
 @dataclass(kw_only=True, slots=True)
 class Live:
-    """A stream between two rounds: its pending token, and its rows so far."""
+    """A stream between two rounds: its rows so far, and the random tokens that it is fed.
+
+    They are fed whatever the engine draws, so that engines which draw others do the same work.
+    """
 
     stream: int
-    pending: int
+    tokens: Sequence[int]
     rows: int
 
 
-def begun(engine: TorchEngine, stream: int, rows: int, most: int) -> tuple[Live, float]:
+def begun(
+    engine: TorchEngine,
+    stream: int,
+    rows: int,
+    most: int,
+    *,
+    sampling: Sampling = GREEDY,
+    logprobs: int | None = None,
+) -> tuple[Live, float]:
     """A stream after a prompt of `rows` random tokens in chunks; and the prompt's seconds."""
     generator = torch.Generator().manual_seed(stream)
-    prompt = torch.randint(0, engine.info.vocab_size, (rows,), generator=generator).tolist()
-    engine.open(Opening(stream=stream, prompt=tuple(prompt), most=most))
+    tokens = torch.randint(0, engine.info.vocab_size, (rows + most,), generator=generator).tolist()
+    prompt = tuple(tokens[:rows])
+    engine.open(
+        Opening(stream=stream, prompt=prompt, most=most, sampling=sampling, logprobs=logprobs)
+    )
     wait_for(engine.storage.table.device)
     began = time.perf_counter()
     for start in range(0, rows, engine.info.chunk_rows):
@@ -45,17 +60,16 @@ def begun(engine: TorchEngine, stream: int, rows: int, most: int) -> tuple[Live,
         assert filled.fault is None, filled
     seconds = time.perf_counter() - began
     assert filled.token is not None
-    return Live(stream=stream, pending=filled.token, rows=rows), seconds
+    return Live(stream=stream, tokens=tokens, rows=rows), seconds
 
 
 def windows_of(lives: Sequence[Live]) -> list[Window]:
-    return [Window(stream=live.stream, tokens=(live.pending,)) for live in lives]
+    return [Window(stream=live.stream, tokens=(live.tokens[live.rows],)) for live in lives]
 
 
 def one_round(engine: TorchEngine, lives: Sequence[Live]) -> None:
     for live, landed in zip(lives, engine.round(windows_of(lives)).land(), strict=True):
         assert landed.fault is None, landed
-        live.pending = landed.tokens[-1]
         live.rows += 1
 
 
