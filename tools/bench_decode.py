@@ -2,11 +2,12 @@
 
     python -m tensorfold.tools.bench_decode glm53 [--layers 4] [--peer] [--free] [--profile]
 
-Weights are random and made on the device. A floor is the bytes that must move over the copy rate,
-or the operations over the matrix rate, both measured here, with the experts that rows really
-picked. Nothing is timed of an engine whose promises do not hold here. `--free` adds the same engine
-with library products free to choose, `--peer` adds transformers. What could not be measured is told
-as unmeasured. Exits with 1 when a bar is missed or a part failed.
+Weights are random and made on the device; Engram tables are smaller than the released ones, which
+no GPU holds, and say so. A floor is the bytes that must move over the copy rate, or the operations
+over the matrix rate, both measured here, with the experts that rows really picked. Nothing is timed
+of an engine whose promises do not hold here. `--free` adds the same engine with library products
+free to choose, `--peer` adds transformers. What could not be measured is told as unmeasured. Exits
+with 1 when a bar is missed or a part failed.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ from tensorfold.tools.start_times import StartTimes
 
 RAW: Mapping[tuple[str, str], Callable[[int], dict[str, Any]]] = {
     ("glm53", "true"): lambda layers: widths.glm53(layers, dense=0),
-    ("dsv41", "true"): widths.dsv41,
+    ("dsv41", "true"): lambda layers: widths.dsv41(layers, engram=100_000),
     ("glm53", "tiny"): widths.tiny_glm53,
-    ("dsv41", "tiny"): widths.tiny_dsv41,
+    ("dsv41", "tiny"): lambda layers: widths.tiny_dsv41(layers, engram=50),
 }
 # Tokens after a stream's prompt that there is room for.
 ROOM = 4096
@@ -130,6 +131,11 @@ def run(options: argparse.Namespace) -> int:
         raise StartError(f"there is no family {options.family}")
     raw = RAW[options.family, options.widths](options.layers)
     bench = Bench(options=options, family=offer.value, raw=raw)
+    rows = raw["text_config"].get("engram_num_embeddings")
+    if rows:
+        released = [widths.ENGRAM_ROWS[layer] for layer in raw["text_config"]["engram_layer_ids"]]
+        bench.figures.smaller = f"Engram rows {sum(rows)} of {sum(released)}"
+        print(f"   {bench.figures.smaller}", flush=True)
     # The peer has the device for itself.
     if options.peer:
         bench.part("peer", lambda: measure_peer(bench))
@@ -159,6 +165,7 @@ def opened(bench: Bench, *, free: bool = False) -> TorchEngine:
         "chunk_rows": -(-min(options.chunk, longest) // grid) * grid,
         "window_rows": 1,
         "cache_dir": options.cache_dir,
+        "tables": "device",
     }
     if options.eager:
         flags["eager"] = True

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from tensorfold.families.dsv41.primes import engram_primes
+
+# Rows of the released Engram tables, by layer.
+ENGRAM_ROWS = {1: 384006168, 14: 384016682}
+
 
 def glm53(layers: int = 45, *, dense: int = 3, mtp: int = 0) -> dict[str, Any]:
     """GLM-5.3-Flash's text part (spec glm53, 1): three KDA layers, then a DSA layer, repeated;
@@ -59,9 +64,10 @@ def glm53(layers: int = 45, *, dense: int = 3, mtp: int = 0) -> dict[str, Any]:
     return {"model_type": "glm5_next", "tie_word_embeddings": False, "text_config": text}
 
 
-def dsv41(layers: int = 40) -> dict[str, Any]:
-    """DeepSeek-V4.1-Flash's text part (spec dsv41, 1.1) without Engram tables and draft stages.
+def dsv41(layers: int = 40, *, engram: int = 0) -> dict[str, Any]:
+    """DeepSeek-V4.1-Flash's text part (spec dsv41, 1.1) without draft stages.
 
+    The tables of its Engram layers have about 24 x `engram` rows; at 0 there are no such layers.
     With fewer than 20 layers: two with the window alone, then half of them at ratio 2 and half at
     ratio 1, each kind with a source of its own.
     """
@@ -116,7 +122,26 @@ def dsv41(layers: int = 40) -> dict[str, Any]:
         "eos_token_id": 1,
         "image_token_id": 129264,
     }
+    if engram:
+        text |= engram_of(layers, engram, heads=8, size=256, words=99092)
     return {"model_type": "deepseek_v41", "tie_word_embeddings": False, "text_config": text}
+
+
+def engram_of(layers: int, start: int, *, heads: int, size: int, words: int) -> dict[str, Any]:
+    """Engram layers whose columns have a prime of rows each, the smallest ones from `start` on."""
+    ids = [layer for layer in ENGRAM_ROWS if layer < layers]
+    grams = 4
+    primes = engram_primes(len(ids), grams - 1, heads, start)
+    return {
+        "engram_layer_ids": ids,
+        "engram_num_embeddings": [sum(map(sum, layer)) for layer in primes],
+        "engram_max_ngram_size": grams,
+        "engram_n_heads": heads,
+        "engram_head_dim": size,
+        "engram_vocab_size": start,
+        "engram_compressed_vocab_size": words,
+        "engram_pad_token_id": 2,
+    }
 
 
 def tiny_glm53(layers: int) -> dict[str, Any]:
@@ -145,9 +170,11 @@ def tiny_glm53(layers: int) -> dict[str, Any]:
     return raw
 
 
-def tiny_dsv41(layers: int) -> dict[str, Any]:
+def tiny_dsv41(layers: int, *, engram: int = 0) -> dict[str, Any]:
     """The same kinds of layers at sizes for tests."""
     raw = dsv41(layers)
+    if engram:
+        raw["text_config"] |= engram_of(layers, engram, heads=2, size=32, words=100)
     raw["text_config"] |= {
         "vocab_size": 160,
         "hidden_size": 128,

@@ -47,6 +47,29 @@ def test_a_rounds_floor_is_its_weights_picked_experts_and_state() -> None:
     assert both == fixed + 18 * expert + 6 * kda + near + far + 2 * row
 
 
+def test_of_an_engram_table_the_named_rows_are_read_and_not_the_whole(tmp_path: Path) -> None:
+    found = []
+    for start in (50, 6000):
+        raw = widths.tiny_dsv41(6, engram=start)
+        engines.write_token_map(raw, tmp_path)
+        config = DSV41.config(raw)
+        specs = DSV41.tensors(config)
+        made = RandomTensors(specs, dtype=torch.bfloat16, device=torch.device("cpu"))
+        weights = DSV41.weights(config, made, tmp_path)
+        own = floors.Floors(family="dsv41", config=config, weights=weights, dtype="bfloat16")
+        found.append(own)
+    small, large = found
+    assert large.weights.layers[1].engram.table.value_SD.numel() > 1e6
+    assert small.round_bytes([2] * 6, [40]) == large.round_bytes([2] * 6, [40])
+    assert small.prompt_operations(0, 40) == large.prompt_operations(0, 40)
+    # A row more in the round: 6 columns of 32 values are named by it.
+    config = DSV41.config(widths.tiny_dsv41(6))
+    state = floors.dsv41_bytes(config, 40, "bfloat16") + 128 * 2
+    assert small.round_bytes([2] * 6, [40, 40]) - small.round_bytes([2] * 6, [40]) == (
+        state + 6 * 32 * 2
+    )
+
+
 def test_a_prompts_operations_grow_with_rows_and_what_they_see() -> None:
     made = of_glm53()
     whole, first = made.prompt_operations(0, 300), made.prompt_operations(0, 100)

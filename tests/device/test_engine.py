@@ -1,58 +1,54 @@
-"""The engine on a GPU: its arithmetic, its promises captured and compiled, what it refuses."""
+"""The engine on a GPU, op by op and captured: its arithmetic, its promises, what it refuses."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from tensorfold.core.engine.torch_engine import TorchEngine
 from tensorfold.core.errors import StartError
-from tensorfold.core.settings import read
-from tensorfold.families.dsv41.plugin import FAMILY as DSV41
-from tensorfold.families.glm53.plugin import FAMILY as GLM53
-from tensorfold.tools import widths
-from tensorfold.tools.decode import engines, soundness
+from tensorfold.tools.decode import soundness
 from tensorfold.tools.parity import parity
+from tests.device.opening import BACKEND, CAPTURED, EAGER, MADE, Opened, opened, opened_once
 
 DATA = Path(__file__).parents[1] / "data"
-BACKEND = "cuda-triton"
-MADE = {
-    "glm53": (GLM53, widths.tiny_glm53(4)),
-    "dsv41": (DSV41, widths.tiny_dsv41(6)),
-}
+NAMES = pytest.mark.parametrize("name", MADE)
+FORMATS = pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 pytestmark = pytest.mark.timeout(300)
 
 
-def opened(name: str, **flags: Any) -> TorchEngine:
-    family, raw = MADE[name]
-    sizes = {"lanes": 8, "context": 1024, "chunk_rows": 256, "window_rows": 1, **flags}
-    return engines.opened(family, raw, BACKEND, read(sizes, {}), lambda *told: None)
+@pytest.fixture(scope="module")
+def engine_of() -> Iterator[Opened]:
+    yield from opened_once()
 
 
-@pytest.mark.parametrize("name", MADE)
+@NAMES
 def test_the_arithmetic_is_the_goldens(name: str) -> None:
     assert parity(DATA / name, BACKEND, Console()) == 0
 
 
-@pytest.mark.parametrize("name", MADE)
-@pytest.mark.parametrize("flags", [{"eager": True}, {"compile": False}, {}], ids=str)
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@NAMES
+@FORMATS
+@pytest.mark.parametrize("flags", [EAGER, CAPTURED], ids=["eager", "captured"])
 def test_a_reply_does_not_show_its_company_or_its_pieces(
-    name: str, flags: dict[str, bool], dtype: str
+    name: str, flags: dict[str, Any], dtype: str, engine_of: Opened
 ) -> None:
-    engine = opened(name, dtype=dtype, **flags)
+    engine = engine_of(name, dtype=dtype, **flags)
     assert all(soundness.holds(engine).values())
     assert engine.info.dtype == dtype
     assert engine.info.checks["sizes:rounds"] is True
     assert engine.info.checks["sizes:prompts"] is True
 
 
-@pytest.mark.parametrize("name", MADE)
-def test_captured_rounds_have_the_bits_of_rounds_run_op_by_op(name: str) -> None:
-    eager, captured = opened(name, eager=True), opened(name, compile=False)
+@NAMES
+@FORMATS
+def test_captured_rounds_have_the_bits_of_rounds_run_op_by_op(
+    name: str, dtype: str, engine_of: Opened
+) -> None:
+    eager, captured = (engine_of(name, dtype=dtype, **flags) for flags in (EAGER, CAPTURED))
     prompts = {stream: soundness.prompt_of(eager, stream, 40 + 31 * stream) for stream in range(5)}
     found = [
         soundness.replies(engine, prompts, lambda rows: [rows]) for engine in (eager, captured)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -58,12 +60,10 @@ class RandomTensors(Mapping[str, Tensor]):
 
 
 class RandomSource:
-    """A `Source` of random tensors under a config."""
+    """A `Source` of random tensors under a config; `folder` has the files that go with them."""
 
-    folder = Path()
-
-    def __init__(self, raw: dict[str, Any]) -> None:
-        self.raw = raw
+    def __init__(self, raw: dict[str, Any], folder: Path) -> None:
+        self.raw, self.folder = raw, folder
 
     def config(self) -> dict[str, Any]:
         return self.raw
@@ -126,4 +126,14 @@ def opened(
         device = replace(device, candidates=module.free_candidates(), verdict=everything)
     if free or not checked:
         device = replace(device, agree=agrees)
-    return open_torch_engine(order, device, RandomSource(raw))
+    with TemporaryDirectory() as folder:
+        write_token_map(raw, Path(folder))
+        return open_torch_engine(order, device, RandomSource(raw, Path(folder)))
+
+
+def write_token_map(raw: dict[str, Any], folder: Path) -> None:
+    """What a release with Engram layers has beside its weights: which ids are the same word."""
+    text = raw["text_config"]
+    if words := text.get("engram_compressed_vocab_size"):
+        found = [token % words for token in range(text["vocab_size"])]
+        (folder / "engram_token_map.json").write_text(json.dumps(found))

@@ -64,6 +64,8 @@ class Figures:
     free_ops: Mapping[str, str] = field(default_factory=dict)
     peer: Mapping[str, Any] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
+    # What the measured model has less of than the released one, in words.
+    smaller: str = ""
 
     def add_round(self, streams: int, context: int, found: Timed, moved: int, experts: int) -> None:
         made = Round(
@@ -128,6 +130,8 @@ def outcome_of(figures: Figures, options: argparse.Namespace) -> Outcome:
         name: [kernel._asdict() for kernel in found] for name, found in figures.profiles.items()
     }
     name = f"{options.family}, {options.widths} widths, {options.layers} layers"
+    if figures.smaller:
+        name += f", {figures.smaller}"
     if options.unchecked:
         name += ", UNCHECKED"
     asked = {key: value for key, value in vars(options).items() if key not in ("output", "plot")}

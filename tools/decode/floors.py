@@ -18,16 +18,21 @@ from tensorfold.core.state_spec import SIZES
 
 # Fields of a layer's weights that have a weight for every expert.
 EXPERTS = ("gate_up_EDI", "down_EID")
+# A field with tables, of which a forward reads the rows that its tokens name.
+TABLE = "table"
 
 
 def tensors_of(part: Any, *, experts: bool) -> Iterator[Tensor]:
-    """The tensors of nested named tuples; of every expert, or of nothing but them."""
+    """The tensors of nested named tuples without their tables; of every expert, or of nothing but
+    them."""
     if isinstance(part, Tensor):
         if not experts:
             yield part
     elif hasattr(part, "_fields"):
         for name in part._fields:
             value = getattr(part, name)
+            if name == TABLE:
+                continue
             if name in EXPERTS:
                 if experts:
                     yield value
@@ -99,6 +104,8 @@ def dsv41_bytes(config: Any, context: int, dtype: str) -> int:
             total += min(context // ratio, config.index_top) * config.head_size * size
         if layer in config.index_sources:
             total += context // ratio * config.index_size * size
+    if config.engram is not None:
+        total += len(config.engram.layers) * config.engram.columns * config.engram.size * size
     return total
 
 
