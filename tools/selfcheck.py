@@ -14,6 +14,7 @@ import asyncio
 import json
 import secrets
 import sys
+import time
 from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, field
@@ -287,11 +288,14 @@ async def check_folder(
     with TemporaryDirectory() as folder:
 
         async def started(stack: AsyncExitStack, *more: str) -> Server:
+            began = time.monotonic()
             served = await stack.enter_async_context(
                 serving([*command, "serve", model], [*flags, *more], Path(folder) / "trace.jsonl")
             )
             session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
             await stack.enter_async_context(session)
+            words = " ".join(("serve", model, *flags, *more))
+            print(f"{words}: started in {time.monotonic() - began:.0f} s", flush=True)
             return await connect(session, served.address, timeout)
 
         async with AsyncExitStack() as stack:
