@@ -14,12 +14,12 @@ import asyncio
 import json
 import secrets
 import sys
-import time
 from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from time import monotonic
 from typing import Any, TypeVar
 
 import aiohttp
@@ -288,14 +288,14 @@ async def check_folder(
     with TemporaryDirectory() as folder:
 
         async def started(stack: AsyncExitStack, *more: str) -> Server:
-            began = time.monotonic()
+            began = monotonic()
             served = await stack.enter_async_context(
                 serving([*command, "serve", model], [*flags, *more], Path(folder) / "trace.jsonl")
             )
             session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
             await stack.enter_async_context(session)
             words = " ".join(("serve", model, *flags, *more))
-            print(f"{words}: started in {time.monotonic() - began:.0f} s", flush=True)
+            print(f"{words}: started in {monotonic() - began:.0f} s", flush=True)
             return await connect(session, served.address, timeout)
 
         async with AsyncExitStack() as stack:

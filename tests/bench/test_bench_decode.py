@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 import torch
 
 from tensorfold.core.errors import StartError
+from tensorfold.core.settings import read
 from tensorfold.families.dsv41.plugin import FAMILY as DSV41
 from tensorfold.families.glm53.plugin import FAMILY as GLM53
 from tensorfold.tools import bench_decode, widths
@@ -144,8 +147,6 @@ def test_a_peer_that_cannot_run_is_told_as_unmeasured(tmp_path: Path) -> None:
 
 def test_the_promises_are_really_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     family, raw = GLM53, widths.tiny_glm53(4)
-    from tensorfold.core.settings import read
-
     flags: dict[str, Any] = {"lanes": 3, "context": 512, "chunk_rows": 256, "window_rows": 1}
     engine = engines.opened(family, raw, "cpu-reference", read(flags, {}), lambda *told: None)
     assert soundness.holds(engine) == {
@@ -184,6 +185,18 @@ def test_a_burst_is_summed_by_its_slowest_first_token_and_its_rates() -> None:
     assert found.steady == pytest.approx(2 / 0.1)
     with pytest.raises(AssertionError):
         bursting.summed([one, {**one, "hashes": ["a", "c"]}])
+
+
+def test_an_engine_that_was_served_is_held_by_nothing_once_it_is_let_go() -> None:
+    flags = {"lanes": 8, "context": 512, "chunk_rows": 512, "window_rows": 1}
+    engine = engines.opened(
+        GLM53, widths.tiny_glm53(2), "cpu-reference", read(flags, {}), lambda *told: None
+    )
+    left = weakref.ref(engine)
+    bursting.served(engine, Path(bench_decode.__file__).parents[1] / "families/glm53/tiny", 1)
+    del engine
+    gc.collect()
+    assert left() is None
 
 
 @pytest.mark.timeout(300)

@@ -22,6 +22,7 @@ from typing import Any
 import aiohttp
 
 from tensorfold.core.engine.torch_engine import TorchEngine
+from tensorfold.core.engine_api import Engine, Info
 from tensorfold.core.errors import StartError
 from tensorfold.core.family_api import ChatFormat
 from tensorfold.core.fill_settings import fill_fields
@@ -55,16 +56,31 @@ class Burst:
     hashes: tuple[str, ...]
 
 
-def served(engine: TorchEngine, tokenizer: Path) -> dict[str, dict[str, Burst]]:
+class Lent:
+    """An engine under the fills of `info`, which outlives its server and is not held by it."""
+
+    def __init__(self, engine: Engine, info: Info) -> None:
+        self.info = info
+        self.open, self.fill, self.round = engine.open, engine.fill, engine.round
+        self.drop, self.close, self.memory = engine.drop, engine.close, engine.memory
+
+    def shutdown(self) -> None:
+        # What serves keeps its last applications for good, and what hangs on them.
+        vars(self).clear()
+
+
+def served(
+    engine: TorchEngine, tokenizer: Path, passes: int = PASSES
+) -> dict[str, dict[str, Burst]]:
     """Bursts by arm and kind."""
-    return asyncio.run(of_arms(engine, tokenizer))
+    return asyncio.run(of_arms(engine, tokenizer, passes))
 
 
-async def of_arms(engine: TorchEngine, tokenizer: Path) -> dict[str, dict[str, Burst]]:
+async def of_arms(engine: TorchEngine, tokenizer: Path, passes: int) -> dict[str, dict[str, Burst]]:
     text = load_text(tokenizer, ChatFormat(template=""), engine.info.vocab_size, ())
     found: dict[str, dict[str, list[Any]]] = {arm: {kind: [] for kind in KINDS} for arm in SHOWN}
     async with clients() as child:
-        for _ in range(PASSES):
+        for _ in range(passes):
             for arm in SHOWN:
                 for kind, each in (await of_arm(engine, text, ARMS[arm], child)).items():
                     found[arm][kind] += each
@@ -95,24 +111,19 @@ async def of_arm(
     """Raises `StartError` where the clients ended."""
     settings = settings_of(flags)
     info = engine.info
-    engine.info = replace(
-        info,
-        **fill_fields(
-            settings,
-            context=info.context,
-            chunk_rows=info.chunk_rows,
-            passes=info.passes,
-            pack_rows=info.pack_rows,
-        ),
+    fills = fill_fields(
+        settings,
+        context=info.context,
+        chunk_rows=info.chunk_rows,
+        passes=info.passes,
+        pack_rows=info.pack_rows,
     )
-    try:
-        async with serving(engine=engine, text=text, settings=settings, model=MODEL) as here:
-            assert child.stdin is not None
-            assert child.stdout is not None
-            child.stdin.write(f"{here.address}\n".encode())
-            said = await child.stdout.readline()
-    finally:
-        engine.info = info
+    lent = Lent(engine, replace(info, **fills))
+    async with serving(engine=lent, text=text, settings=settings, model=MODEL) as here:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        child.stdin.write(f"{here.address}\n".encode())
+        said = await child.stdout.readline()
     if not said:
         raise StartError(f"the clients ended with status {await child.wait()}")
     found: dict[str, list[Any]] = json.loads(said)
