@@ -14,6 +14,16 @@ Result = TypeVar("Result", covariant=True)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class RankBytes:
+    """Bytes of one rank once it is open: what its weights and its state take, tables in files and
+    in host memory aside, and what its device's memory has left."""
+
+    weights: int
+    state: int
+    free: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Info:
     """What is fixed once an engine is open; JSON-ready, shown at `/info`.
 
@@ -24,6 +34,8 @@ class Info:
     hash of the version, the weights and the settings that change bits. `checks` holds the load-time
     checks by name: true, false, or none when not run here. `ops` says who implements each op.
     `skipped` counts tensors and bytes of a checkpoint's parts that are not served, by part.
+    `rank_bytes` has an entry a rank, in rank order; `bytes_per_token` and `bytes_per_stream` are of
+    this one.
     """
 
     backend: str
@@ -55,6 +67,7 @@ class Info:
     checks: Mapping[str, bool | None] = field(default_factory=dict)
     ops: Mapping[str, str] = field(default_factory=dict)
     skipped: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    rank_bytes: tuple[RankBytes, ...] = ()
 
     def __post_init__(self) -> None:
         assert self.chunk_rows % self.grid == 0, (self.chunk_rows, self.grid)

@@ -114,6 +114,8 @@ def serve_model(
     with StatusLine(sys.stderr, settings.log) as line:
         if took:
             LOG.info(took)
+        for words in held(engine.info):
+            LOG.info(words)
         return run(
             engine=engine,
             text=text,
@@ -204,6 +206,14 @@ def skipped(info: Info) -> list[str]:
     return [
         f"{found['tensors']:,} tensors of {found['bytes']:,} bytes passed over: {part}, not served"
         for part, found in info.skipped.items()
+    ]
+
+
+def held(info: Info) -> list[str]:
+    """What each rank's memory holds and has left, a line a rank."""
+    return [
+        f"rank {rank}: {own.weights:,} bytes of weights, {own.state:,} of state, {own.free:,} free"
+        for rank, own in enumerate(info.rank_bytes)
     ]
 
 

@@ -47,7 +47,7 @@ def device_of(order: EngineOrder, *, verdict: Callable[..., bool] = checks.holds
         device=torch.device("cpu"),
         dtype=format_of(order, (torch.float32,)),
         tile=BY_FOUR.tile,
-        free_bytes=free_bytes(),
+        free_bytes=free_bytes,
         # The library's kernels follow the processor and the number of threads.
         bits={
             "threads": torch.get_num_threads(),

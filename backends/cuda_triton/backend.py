@@ -50,6 +50,11 @@ def keep_compiled(settings: Settings) -> None:
         os.environ.setdefault(name, str(folder / inside))
 
 
+def free_bytes() -> int:
+    free, _ = torch.cuda.mem_get_info(DEVICE)
+    return int(free)
+
+
 def device_of(order: EngineOrder) -> Device:
     """Raises `StartError` where kernels are missing."""
     found = candidates()
@@ -57,7 +62,6 @@ def device_of(order: EngineOrder) -> Device:
     if missing:
         raise StartError(f"cuda-triton has no kernel for {', '.join(missing)}")
     keep_compiled(order.settings)
-    free_bytes, _ = torch.cuda.mem_get_info(DEVICE)
     major, minor = torch.cuda.get_device_capability(DEVICE)
     return Device(
         backend="cuda-triton",
@@ -65,7 +69,8 @@ def device_of(order: EngineOrder) -> Device:
         device=DEVICE,
         dtype=format_of(order, FORMATS),
         tile=TILE,
-        free_bytes=free_bytes - SPARE,
+        free_bytes=free_bytes,
+        spare_bytes=SPARE,
         # What is compiled follows the kind of GPU and the compiler.
         bits={"capability": f"{major}.{minor}", "triton": triton_version()},
         graph=graph,

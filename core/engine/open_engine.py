@@ -20,11 +20,12 @@ from tensorfold.core.engine.agreement import round_sizes
 from tensorfold.core.engine.group import Group, ranked
 from tensorfold.core.engine.optable import Candidate, Candidates
 from tensorfold.core.engine.probe import Sizes, exercise, model_calls
+from tensorfold.core.engine.room import fit, held_by_rank
 from tensorfold.core.engine.round_costs import time_rounds
 from tensorfold.core.engine.runner import Rounds, Runner
 from tensorfold.core.engine.shares import shares_hold
 from tensorfold.core.engine.source import FromFolder, Source
-from tensorfold.core.engine.state import Storage, allocate, bytes_needed
+from tensorfold.core.engine.state import Storage, allocate
 from tensorfold.core.engine.table_files import TableFile
 from tensorfold.core.engine.torch_engine import TorchEngine
 from tensorfold.core.engine_api import Info, Opening, Piece, Window
@@ -42,12 +43,13 @@ Compile = Callable[[Callable[..., Any]], Callable[..., Any]]
 class Device:
     """What a torch backend brings.
 
-    `tile` is its row tile and `free_bytes` what a model and its state may take. `bits` are further
-    facts that its bits depend on. `graph` turns an op table into one that graph capture accepts,
-    and gives the compiler of a layer; it is used when the order asks for compiled forwards, or does
-    not say and the device `compiles`. `connect` meets other ranks, where it can. `runner` makes
-    what runs the engine's steps on this device's queue; none runs them at once. `verdict` judges a
-    library product on a call, `agree` a compiled or captured model on its sizes.
+    `tile` is its row tile. `free_bytes` tells what its memory has left, of which a forward may take
+    `spare_bytes` beside weights and state. `bits` are further facts that its bits depend on.
+    `graph` turns an op table into one that graph capture accepts, and gives the compiler of a
+    layer; it is used when the order asks for compiled forwards, or does not say and the device
+    `compiles`. `connect` meets other ranks, where it can. `runner` makes what runs the engine's
+    steps on this device's queue; none runs them at once. `verdict` judges a library product on a
+    call, `agree` a compiled or captured model on its sizes.
     """
 
     backend: str
@@ -55,9 +57,10 @@ class Device:
     device: torch.device
     dtype: torch.dtype
     tile: int
-    free_bytes: int
+    free_bytes: Callable[[], int]
     bits: dict[str, str | int | float | bool]
     graph: Callable[[Ops], tuple[Ops, Compile]]
+    spare_bytes: int = 0
     connect: Callable[[Place], Group] | None = None
     runner: Callable[[Rounds], Runner] | None = None
     compiles: bool = False
@@ -74,6 +77,7 @@ class Loaded:
     vocab_size: int
     cuts: Sequence[CutProduct]
     weights: Any
+    weight_bytes: int
     source: Source
     spec: StateSpec
     lanes: int
@@ -141,7 +145,7 @@ def open_torch_engine(
             drafter = loaded.family.drafter(
                 loaded.config, loaded.weights, ops, storage.buffers, model
             )
-    info = describe(order, loaded, device, chosen, found, group)
+    info = describe(order, loaded, device, chosen, found, storage, group)
     runner = None
     if device.runner is not None:
         rounds = Rounds(info.round_rows, info.window_rows, not order.settings.eager)
@@ -241,7 +245,8 @@ def load(
     )
     if settings.tables == "device":
         weight_bytes += source.table_bytes(specs)
-    fit(spec, settings.lanes, context, settings.kept_bytes, device.free_bytes - weight_bytes)
+    free = device.free_bytes() - device.spare_bytes - weight_bytes
+    fit(spec, settings.lanes, context, settings.kept_bytes, free)
     tensors = source.load(
         specs,
         family.ignored,
@@ -257,6 +262,7 @@ def load(
         vocab_size=family.vocab_size(config),
         cuts=family.cut_products(config),
         weights=family.weights(own, tensors, source.folder),
+        weight_bytes=weight_bytes,
         source=source,
         spec=spec,
         lanes=settings.lanes,
@@ -267,37 +273,6 @@ def load(
         shortcut=settings.prompt_shortcut,
         files=source.table_files(specs) if settings.tables == "disk" else (),
     )
-
-
-def fit(spec: StateSpec, lanes: int, context: int, kept_bytes: int, free: int) -> None:
-    """Refuse lanes and a context whose state does not fit, with the numbers that would."""
-
-    def needed(lanes: int, context: int) -> int:
-        return bytes_needed(spec, lanes, lanes * -(-context // spec.page)) + kept_bytes
-
-    if needed(lanes, context) <= free:
-        return
-    lanes_fit = largest(lambda count: needed(count, context) <= free, lanes)
-    pages_fit = largest(lambda pages: needed(lanes, pages * spec.page) <= free, context)
-    ways = []
-    if lanes_fit:
-        ways.append(f"--lanes {lanes_fit}")
-    if pages_fit:
-        ways.append(f"--context {pages_fit * spec.page}")
-    would = " or ".join(ways) + " would fit" if ways else "no number of lanes fits"
-    raise StartError(
-        f"{lanes} lanes of {context} tokens need {needed(lanes, context):,} bytes of state, and "
-        f"{max(free, 0):,} are free beside the weights: {would}"
-    )
-
-
-def largest(holds: Callable[[int], bool], most: int) -> int:
-    """The largest count from 0 to `most` that holds, for a condition that ends for good."""
-    low, high = 0, most
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if holds(middle) else (low, middle - 1)
-    return low
 
 
 def choose_ops(
@@ -342,6 +317,7 @@ def describe(
     device: Device,
     chosen: dict[str, Candidate],
     found: dict[str, bool | None],
+    storage: Storage,
     group: Group | None,
 ) -> Info:
     labels = {name: candidate.label for name, candidate in chosen.items()}
@@ -384,6 +360,7 @@ def describe(
         pack_rows=loaded.chunk_rows,
         drafts=loaded.drafts,
         skipped={part: one._asdict() for part, one in passed_over.items()},
+        rank_bytes=held_by_rank(group, loaded.weight_bytes, storage, device.free_bytes()),
         bytes_per_token=loaded.spec.bytes_per_token(),
         bytes_per_stream=loaded.spec.bytes_per_lane(),
         checks=found,

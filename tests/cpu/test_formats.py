@@ -84,7 +84,7 @@ def opened(family: Family, seen: Seen | None = None, **flags: Any) -> TorchEngin
         device=torch.device("cpu"),
         dtype=torch.bfloat16,
         tile=4,
-        free_bytes=1 << 32,
+        free_bytes=lambda: 1 << 32,
         bits={},
         graph=graph,
     )

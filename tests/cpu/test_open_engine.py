@@ -9,7 +9,7 @@ import pytest
 from torch import Tensor
 
 from tensorfold.backends.cpu_reference import backend as cpu_reference
-from tensorfold.core.engine.open_engine import fit
+from tensorfold.core.engine.room import fit
 from tensorfold.core.engine.state import bytes_needed
 from tensorfold.core.errors import StartError
 from tensorfold.core.ops import SPECS

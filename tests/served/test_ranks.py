@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -11,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 from openai import APIError, OpenAI
@@ -68,6 +71,10 @@ def test_two_ranks_answer_as_one_and_end_as_one(
     with ranks(tensorfold_command, tmp_path) as two:
         assert [receipt(complete(two, **body)) for body in asked] == alone
         assert "/v1" in two.text()
+        assert re.findall(r"rank (\d): [\d,]+ bytes of weights", two.text()) == ["0", "1"]
+        with urlopen(f"{two.address}/info") as answer:
+            told = json.load(answer)
+        assert told["ranks"] == len(told["rank_bytes"]) == 2
         two.stop(signal.SIGTERM)
         assert two.exit_code() == 0, two.text()
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
+from tensorfold.backends.cpu_reference import backend as cpu_reference
 from tensorfold.core.backend_api import Place
 from tensorfold.core.engine import meeting
+from tensorfold.core.engine_api import RankBytes
 from tensorfold.core.errors import StartError
 from tests.cpu.driving import CKPT, variant
 from tests.cpu.ranks.running import on_ranks, opened_at
@@ -91,6 +96,54 @@ def test_a_model_that_cannot_be_cut(tmp_path: Path, text: dict[str, Any], said: 
     folder = variant(tmp_path / "model", text)
     for told in words(folders=[folder, folder]):
         assert told.startswith(said) or told.startswith(f"rank 0: {said}"), told
+
+
+FREE = 1 << 30
+
+
+class Holding(NamedTuple):
+    """What a rank tells of all ranks, and what it holds itself."""
+
+    told: tuple[RankBytes, ...]
+    weights: int
+    state: int
+
+
+def held_or_refused(place: Place | None, free: tuple[int, ...]) -> Holding | str:
+    """Of a rank that has so much memory left."""
+    cpu_reference.free_bytes = lambda: free[place.share.rank if place else 0]
+    try:
+        engine = opened_at(place)
+    except StartError as error:
+        return str(error)
+    model: Any = engine.model
+    leaves = [leaf for leaf in tree_leaves(model.weights) if isinstance(leaf, Tensor)]
+    buffers = engine.storage.buffers.values()
+    return Holding(engine.info.rank_bytes, bytes_of(leaves), bytes_of(buffers))
+
+
+def bytes_of(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.nbytes for tensor in tensors)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_every_rank_tells_what_each_holds_and_has_left(count: int) -> None:
+    free = tuple(FREE + rank for rank in range(count))
+    found = on_ranks(count, held_or_refused, free)
+    whole = sum(tensor.nbytes for tensor in load_file(CKPT / "model.safetensors").values())
+    for own in found:
+        assert [one.free for one in own.told] == list(free)
+        assert [one.state for one in own.told] == [other.state for other in found]
+        for one, other in zip(own.told, found, strict=True):
+            # Besides the checkpoint's tensors there are a few numbers that layers read.
+            assert one.weights <= other.weights < one.weights * 1.01
+            assert one.weights == whole if count == 1 else one.weights < whole
+
+
+def test_lanes_that_do_not_fit_on_one_rank_are_refused_by_all_with_its_number() -> None:
+    said = on_ranks(2, held_or_refused, (FREE, 2_600_000))
+    assert re.match(r"8 lanes of 320 tokens need .* beside the weights: --lanes \d", said[1]), said
+    assert said[0] == f"rank 1: {said[1]}"
 
 
 def test_a_rank_that_ends_before_all_are_ready() -> None:
