@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
-from tensorfold.core.share import Share
+from tensorfold.core.share import IDS, Share
 from tensorfold.core.state_spec import StateSpec
 
 if TYPE_CHECKING:
@@ -296,10 +296,11 @@ class Family(Protocol):
         """`chat`, with what a checkpoint's folder says of it. Raises `StartError`."""
         ...
 
-    def config(self, raw: Mapping[str, Any], numerics: str = "") -> Any:
+    def config(self, raw: Mapping[str, Any], numerics: str = "", expert_cut: str = IDS) -> Any:
         """Read config.json's object key by key. Raises `StartError` naming key and value.
 
         `numerics` names one of the family's arithmetics; empty is the checkpoint's own.
+        `expert_cut` is how ranks cut routed experts: by ids or by width.
         """
         ...
 

@@ -13,6 +13,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
 from tensorfold.core.errors import StartError
+from tensorfold.core.share import IDS, WIDTH
 from tensorfold.core.switches import Switch, checked, parse, switch
 
 
@@ -74,6 +75,14 @@ class Settings:
     )
     ranks: int = switch(
         1, "TF_RANKS", "processes", "engine", "processes that share the model", least=1, most=8
+    )
+    expert_cut: str = switch(
+        IDS,
+        "TF_EXPERT_CUT",
+        "choice",
+        "engine",
+        "ranks hold whole routed experts by ids, or a part of each one's inner width",
+        choices=(IDS, WIDTH),
     )
     glm_index_split: int = switch(
         2048,

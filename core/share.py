@@ -13,6 +13,8 @@ from tensorfold.core.errors import StartError
 UNITS = 8
 # Counts of ranks at which every sum is the tree of one rank, so that the bits are the same.
 SAME_BITS = (1, 2, 4, 8)
+# How ranks cut routed experts: each holds some of them whole, or some of the inner width of all.
+IDS, WIDTH = "ids", "width"
 
 
 def units(size: int) -> int:

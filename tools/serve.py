@@ -90,7 +90,8 @@ def serve(asked: str, flags: Mapping[str, Any], environ: Mapping[str, str]) -> i
 def check_ranks(settings: Settings, model: Served) -> None:
     """Refuse a model that cannot be cut, before the other ranks are started."""
     if model.family is not None:
-        config = model.family.config(read_config(model.folder), settings.numerics)
+        raw = read_config(model.folder)
+        config = model.family.config(raw, settings.numerics, settings.expert_cut)
         model.family.shared(config, Share(ranks=settings.ranks))
 
 

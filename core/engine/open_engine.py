@@ -33,7 +33,8 @@ from tensorfold.core.errors import StartError
 from tensorfold.core.family_api import CutProduct, Family, Model
 from tensorfold.core.fill_settings import fill_fields
 from tensorfold.core.ops import Ops
-from tensorfold.core.share import SAME_BITS, Share
+from tensorfold.core.settings import Settings
+from tensorfold.core.share import SAME_BITS, WIDTH, Share
 from tensorfold.core.state_spec import SIZES, StateSpec
 
 Compile = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -216,11 +217,16 @@ def share_of(group: Group | None) -> Share:
     return Share() if group is None else group.share
 
 
+def by_width(settings: Settings, share: Share) -> bool:
+    """Whether ranks hold a part of each routed expert; one rank holds all of it in any cut."""
+    return share.ranks > 1 and settings.expert_cut == WIDTH
+
+
 def load(
     order: EngineOrder, source: Source, family: Family, device: Device, share: Share
 ) -> Loaded:
     settings = order.settings
-    config = family.config(source.config(), settings.numerics)
+    config = family.config(source.config(), settings.numerics, settings.expert_cut)
     context = settings.context or family.context(config)
     if context > family.context(config):
         raise StartError(
@@ -260,7 +266,8 @@ def load(
         family=family,
         config=own,
         vocab_size=family.vocab_size(config),
-        cuts=family.cut_products(config),
+        # By width no share is asked to have the whole's bits: sums run in an order of their own.
+        cuts=() if by_width(settings, share) else family.cut_products(config),
         weights=family.weights(own, tensors, source.folder),
         weight_bytes=weight_bytes,
         source=source,
@@ -335,9 +342,12 @@ def describe(
     }
     ranks = share_of(group).ranks
     alike = all(held is not False for name, held in found.items() if name.startswith("ranks:"))
-    if ranks not in SAME_BITS or not alike:
+    cut = by_width(order.settings, share_of(group))
+    if ranks not in SAME_BITS or not alike or cut:
         # Sums run in another tree, or a share has other bits than the whole.
         bits["ranks"] = ranks
+    if cut:
+        bits["expert_cut"] = WIDTH
     cache = Path(order.settings.cache_dir) if order.settings.cache_dir else None
     settings = order.settings
     contents = meeting.together(group, lambda: loaded.source.contents(cache, order.progress))

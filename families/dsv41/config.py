@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from tensorfold.core.errors import StartError
-from tensorfold.core.share import Share, units
+from tensorfold.core.share import IDS, WIDTH, Share, units
 from tensorfold.families.common.reader import Reader, end_ids
 from tensorfold.families.dsv41.primes import engram_primes
 
@@ -71,7 +71,8 @@ class Drafting:
 
 
 class Run(NamedTuple):
-    """The routed experts from id `first` on, in `ranges` that are summed apart."""
+    """The routed experts from id `first` on, in `ranges` that are summed apart. Cut by width, they
+    are all of them, each with a part of its inner width."""
 
     first: int
     experts: int
@@ -141,6 +142,7 @@ class Config:
     engram: Engram | None
     drafting: Drafting | None
     # of the sums that ranks share
+    expert_cut: str
     held: Held
 
     def kv_source(self, layer: int) -> int:
@@ -243,7 +245,7 @@ def read_numerics(numerics: str, quantised: bool) -> bool:
     return numerics == FAITHFUL if numerics else quantised
 
 
-def read(raw: Mapping[str, Any], numerics: str = "") -> Config:
+def read(raw: Mapping[str, Any], numerics: str = "", expert_cut: str = IDS) -> Config:
     """The config of a checkpoint; raises `StartError` naming key and value.
 
     `numerics` is plain or faithful; empty: faithful where the checkpoint is the quantised release.
@@ -302,6 +304,7 @@ def read(raw: Mapping[str, Any], numerics: str = "") -> Config:
         hc_eps=text.positive("hc_eps"),
         engram=read_engram(text, layers) if "engram_layer_ids" in text.values else None,
         drafting=drafting,
+        expert_cut=expert_cut,
         held=Held(0, 0, NO_RUN, NO_RUN),
     )
     check_sizes(config, text)
@@ -327,16 +330,20 @@ def shared(whole: Config, share: Share) -> Config:
     held = Held(
         output=share.parts(groups * whole.o_rank, whole.groups * whole.o_rank, "o_lora_rank"),
         shared=share.parts(inner, whole.expert_size, SHARED),
-        experts=run_of(whole.experts, share, "n_routed_experts"),
+        experts=run_of(whole, whole.experts, share, "n_routed_experts"),
         draft_experts=(
-            run_of(drafting.experts, share, "dspark_n_routed_experts") if drafting else NO_RUN
+            run_of(whole, drafting.experts, share, "dspark_n_routed_experts")
+            if drafting
+            else NO_RUN
         ),
     )
     return replace(whole, heads=whole.heads // whole.groups * groups, groups=groups, held=held)
 
 
-def run_of(experts: int, share: Share, key: str) -> Run:
-    first, last = share.bounds(experts, key)
+def run_of(whole: Config, experts: int, share: Share, key: str) -> Run:
+    """Whose inner width can be cut wherever the shared expert's can: it is of the same size."""
+    by_width = whole.expert_cut == WIDTH
+    first, last = (0, experts) if by_width else share.bounds(experts, key)
     return Run(first, last - first, units(experts) * (last - first) // experts)
 
 

@@ -7,7 +7,7 @@ from math import prod
 from typing import NamedTuple
 
 from tensorfold.core.family_api import CutProduct, TensorSpec
-from tensorfold.core.share import units
+from tensorfold.core.share import WIDTH, units
 from tensorfold.families.dsv41.config import ROUNDED, Config
 
 # Parts of the release that are not served.
@@ -109,9 +109,18 @@ def moe(config: Config, experts: int) -> Iterator[Entry]:
         yield Entry("ffn" + IMAGE_BIAS, "F32", (experts,), read=False)
     count = units(experts)
     for expert in range(experts):
-        for entry in gated(config, f"ffn.experts.{expert}", True):
+        own = gated(config, f"ffn.experts.{expert}", True)
+        if config.expert_cut == WIDTH:
+            yield from by_width(config, own)
+            continue
+        for entry in own:
             yield entry._replace(units=count, unit=expert * count // experts)
-    for entry in gated(config, "ffn.shared_experts", False):
+    yield from by_width(config, gated(config, "ffn.shared_experts", False))
+
+
+def by_width(config: Config, entries: Iterator[Entry]) -> Iterator[Entry]:
+    """Tensors of an expert, by whose inner width ranks cut them."""
+    for entry in entries:
         axis = 1 if ".w2." in entry.name else 0
         yield entry._replace(axis=axis, units=units(config.expert_size))
 

@@ -15,7 +15,7 @@ from tensorfold.core.family_api import (
     Model,
     TensorSpec,
 )
-from tensorfold.core.share import Share
+from tensorfold.core.share import IDS, Share
 from tensorfold.core.state_spec import StateSpec
 from tensorfold.families.dsv41 import config as configs
 from tensorfold.families.dsv41 import names, state
@@ -48,8 +48,10 @@ class Dsv41Family:
         folder = Path(__file__).parent / "tiny"
         return {"tiny-dsv41": folder} if (folder / "config.json").exists() else {}
 
-    def config(self, raw: Mapping[str, Any], numerics: str = "") -> configs.Config:
-        return configs.read(raw, numerics)
+    def config(
+        self, raw: Mapping[str, Any], numerics: str = "", expert_cut: str = IDS
+    ) -> configs.Config:
+        return configs.read(raw, numerics, expert_cut)
 
     def numerics(self, config: configs.Config) -> str:
         return configs.FAITHFUL if config.faithful else configs.PLAIN

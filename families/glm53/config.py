@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from tensorfold.core.share import Share, units
+from tensorfold.core.share import IDS, WIDTH, Share, units
 from tensorfold.families.common.reader import Reader, end_ids
 
 LINEAR = "linear_attention"
@@ -22,7 +22,8 @@ LEAST_GATE = -5.5
 
 class Held(NamedTuple):
     """What is held of the sums that ranks share: how many parts of the inner dimension of each
-    kind of product, and the experts from id `first` on, in `ranges` that are summed apart."""
+    kind of product, and the experts from id `first` on, in `ranges` that are summed apart. Cut by
+    width, they are all of them, each with a part of its inner width."""
 
     kda: int
     dsa: int
@@ -80,6 +81,7 @@ class Config:
     sinkhorn: int
     hc_eps: float
     # of the sums that ranks share
+    expert_cut: str
     held: Held
 
 
@@ -90,7 +92,8 @@ HEADS, KDA_HEADS = "num_attention_heads", "linear_attn_config.num_heads"
 DSA_OUT = "num_attention_heads * v_head_dim"
 KDA_OUT = "linear_attn_config.num_heads * head_dim"
 DENSE, SHARED = "intermediate_size", "moe_intermediate_size * n_shared_experts"
-EXPERTS, VOCABULARY = "n_routed_experts", "vocab_size"
+EXPERTS, EXPERT_SIZE = "n_routed_experts", "moe_intermediate_size"
+VOCABULARY = "vocab_size"
 
 
 def check_supported(text: Reader) -> None:
@@ -126,7 +129,7 @@ def check_kinds(text: Reader, linear: Reader, kinds: tuple[str, ...]) -> None:
         text.names("indexer_types", len(kinds), ("full",))
 
 
-def read(raw: Mapping[str, Any]) -> Config:
+def read(raw: Mapping[str, Any], expert_cut: str = IDS) -> Config:
     """The config of a checkpoint; raises `StartError` naming key and value."""
     top = Reader(raw, "")
     top.only("tie_word_embeddings", False)
@@ -178,6 +181,7 @@ def read(raw: Mapping[str, Any]) -> Config:
         streams=text.size("hc_mult"),
         sinkhorn=text.size("hc_sinkhorn_iters"),
         hc_eps=text.positive("hc_eps"),
+        expert_cut=expert_cut,
         held=NOTHING,
     )
     check_sizes(config, text, linear)
@@ -191,7 +195,11 @@ def shared(whole: Config, share: Share) -> Config:
     dense = share.size(whole.intermediate_size, DENSE)
     inner = whole.expert_size * whole.shared_experts
     share.bounds(whole.vocab_size, VOCABULARY)
-    first, last = share.bounds(whole.experts, EXPERTS)
+    first, last = 0, whole.experts
+    if whole.expert_cut == WIDTH:
+        share.bounds(whole.expert_size, EXPERT_SIZE)
+    else:
+        first, last = share.bounds(whole.experts, EXPERTS)
     size = whole.kda_size
     held = Held(
         kda=share.parts(kda_heads * size, whole.kda_heads * size, KDA_OUT),

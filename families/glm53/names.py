@@ -1,7 +1,8 @@
 """Names and shapes of a checkpoint's text tensors (spec glm53, section 4), and how ranks cut them.
 
 Heads are cut with all that is theirs, an MLP by its inner width, the vocabulary of the head, and
-routed experts by ranges of ids; what is small or shared by all heads is on every rank.
+routed experts by ranges of ids or by their inner width; what is small or shared by all heads is on
+every rank.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tensorfold.core.family_api import CutProduct, TensorSpec
-from tensorfold.core.share import units
+from tensorfold.core.share import WIDTH, units
 from tensorfold.families.glm53.config import Config
 
 PREFIX = "model.language_model."
@@ -95,7 +96,11 @@ def moe(config: Config) -> Iterator[TensorSpec]:
     yield plain("mlp.gate.e_score_correction_bias", experts)
     count = units(experts)
     for expert in range(experts):
-        for spec in gated(f"mlp.experts.{expert}", d, config.expert_size):
+        own = gated(f"mlp.experts.{expert}", d, config.expert_size)
+        if config.expert_cut == WIDTH:
+            yield from own
+            continue
+        for spec in own:
             unit = expert * count // experts
             yield TensorSpec(spec.name, spec.shape, units=count, unit=unit)
     yield from gated("mlp.shared_experts", d, config.expert_size * config.shared_experts)

@@ -16,7 +16,7 @@ from tensorfold.core.family_api import (
     Model,
     TensorSpec,
 )
-from tensorfold.core.share import Share
+from tensorfold.core.share import IDS, Share
 from tensorfold.core.state_spec import StateSpec
 from tensorfold.families.glm53 import config as configs
 from tensorfold.families.glm53 import names, state
@@ -50,10 +50,12 @@ class Glm53Family:
         folder = Path(__file__).parent / "tiny"
         return {"tiny-glm53": folder} if (folder / "config.json").exists() else {}
 
-    def config(self, raw: Mapping[str, Any], numerics: str = "") -> configs.Config:
+    def config(
+        self, raw: Mapping[str, Any], numerics: str = "", expert_cut: str = IDS
+    ) -> configs.Config:
         if numerics:
             raise StartError(f"--numerics is {numerics}: glm5_next has one arithmetic")
-        return configs.read(raw)
+        return configs.read(raw, expert_cut)
 
     def numerics(self, config: configs.Config) -> str:
         return ""

@@ -69,7 +69,8 @@ class Mlp(NamedTuple):
 
 
 class Moe(NamedTuple):
-    """The experts from id `first` on, in `parts` ranges that are summed apart."""
+    """The experts from id `first` on, or this rank's part of each one's inner width, in `parts`
+    ranges that are summed apart."""
 
     router: Tensor
     bias: Tensor

@@ -48,6 +48,7 @@ def words(
         ({"lanes": 4}, "rank 1 has --lanes 4, and rank 0 has 8"),
         ({"drafts": 2}, "rank 1 has --drafts 2, and rank 0 has 0"),
         ({"threads": 2}, "rank 1 has --threads 2, and rank 0 has 1"),
+        ({"expert_cut": "width"}, "rank 1 has --expert-cut 'width', and rank 0 has 'ids'"),
     ],
 )
 def test_another_setting_of_the_engine(flags: dict[str, Any], said: str) -> None:
