@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tensorfold.backends.cuda_triton.kernels import attend_hopper
 from tensorfold.backends.cuda_triton.table import BY_MEMORY
 from tensorfold.core.engine.checks import ROW_ARGUMENTS, outputs
 from tensorfold.core.engine.contract_check import poisoned
@@ -96,6 +97,37 @@ def test_few_and_many_rows_equal_the_reference(name: str, dtype: torch.dtype) ->
                 assert error <= BUDGETS[dtype], error
             else:
                 assert same_lists(found[rows - count :], right)
+
+
+@pytest.mark.parametrize("name", ["dense", "listed", "streams", "sink"])
+def test_a_form_for_one_kind_of_gpu_has_the_bits_of_the_form_for_all(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unused entries anywhere, whole parts of them, and memory that nothing lists."""
+    m = maker(torch.bfloat16)
+    call = {
+        "dense": lambda: calls.latent_attention(m, 300, 300, prompt=True),
+        "listed": lambda: calls.latent_attention(m, 200, 16384, prompt=True),
+        "streams": lambda: calls.latent_attention(m, 90, 4096, prompt=False),
+        "sink": lambda: calls.sink_attention(m, 150, 512, prompt=True),
+    }[name]()
+    args = list(call.make())
+    memory, place = (1, 4) if call.op == "latent_attention" else (4, 5)
+    lists = args[place]
+    holes = torch.rand(lists.shape, generator=m.generator, device=m.device) < 0.3
+    holes[:, 0] = False
+    lists[holes] = -1
+    lists[5, 1:], lists[6, :-3], lists[7, 1:-1] = -1, -1, -1
+    lists[6, -1] = lists[0, 0]
+    if call.op == "sink_attention":
+        unused = torch.ones(len(args[memory]), dtype=torch.bool, device=m.device)
+        unused[lists[lists >= 0]] = False
+        args[memory][unused] = float("nan")
+    with poisoned():
+        found = BY_MEMORY[call.op](*args)
+    monkeypatch.setattr(attend_hopper, "fits", lambda q_RHC: False)
+    assert torch.equal(found, BY_MEMORY[call.op](*args))
+    assert torch.isfinite(found).all()
 
 
 def same_lists(found: Tensor, right: Tensor) -> bool:

@@ -3,8 +3,8 @@
 A row's entries are cut into parts of a fixed number of them. A part has its own largest score, sum
 and mixed values, and parts are folded into a row's total in order. Few rows spread their parts
 over the GPU and fold them in a second kernel (`parts`, `fold`); of many rows a program folds a
-row's parts as it makes them (`rows_whole`). The operations on a part and of a fold are the same,
-so the form changes no bit.
+row's parts as it makes them (`rows_whole`, here and in `attend_hopper`). The operations on a part
+and of a fold are the same, so the form changes no bit.
 
 H heads of a program, E entries of a part, C channels in up to four slices of D.
 """
@@ -18,6 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from tensorfold.backends.cuda_triton.kernels import attend_hopper
 from tensorfold.backends.cuda_triton.kernels.whole import whole
 
 # Rows up to which parts are spread. A row whole takes as long as all its parts one after another,
@@ -347,11 +348,7 @@ def attend(
     window, listed = keys.window_RW.shape[1], keys.list_RK.shape[1]
     num_parts = triton.cdiv(window + listed, tiles.entries)
     q = whole(q_RHC)
-    given = [
-        q,
-        *(whole(x) for x in (keys.ring_SC, keys.fresh_TC, keys.window_RW)),
-        *(whole(x) for x in (keys.memory_SC, keys.list_RK, keys.table_LP, keys.lane_R)),
-    ]
+    given = [q, *(whole(x) for x in keys if isinstance(x, Tensor))]
     rest = (scale, keys.table_LP.shape[1], keys.ring_SC.shape[0], window, listed)
     sizes = {
         "NUM_HEADS": heads,
@@ -363,19 +360,18 @@ def attend(
         "PAGE": keys.page,
     }
     by_heads = triton.cdiv(heads, at_once)
+    has_sink = sink_H is not None
     sink = q if sink_H is None else whole(sink_H)
+    places = triton.next_power_of_2(window + listed)
+    if rows > few and attend_hopper.fits(q):
+        args = (*given, sink, out_RHC, *rest)
+        attend_hopper.launch(args, tiles.entries, places, keys.page, has_sink)
+        return out_RHC
     if rows > few:
         rows_whole[(by_heads, rows)](
-            *given,
-            sink,
-            out_RHC,
-            *rest,
-            **sizes,
-            PLACES=triton.next_power_of_2(window + listed),
-            SINK=sink_H is not None,
-            STAGES=shape.stages,
-            num_warps=shape.warps,
-        )
+            *given, sink, out_RHC, *rest, **sizes, PLACES=places, SINK=has_sink,
+            STAGES=shape.stages, num_warps=shape.warps,
+        )  # fmt: skip
         return out_RHC
     most = torch.empty(rows, num_parts, heads, device=q.device)
     total = torch.empty(rows, num_parts, heads, device=q.device)
@@ -394,7 +390,7 @@ def attend(
         C=channels,
         PARTS=triton.next_power_of_2(num_parts),
         WIDTH=triton.next_power_of_2(channels),
-        SINK=sink_H is not None,
+        SINK=has_sink,
         num_warps=4,
     )
     return out_RHC
