@@ -93,10 +93,18 @@ class Read(NamedTuple):
 
 
 class RowSplit(NamedTuple):
-    """How ranks share the index of a forward's rows: rank r has rows bounds[r] to bounds[r + 1]."""
+    """How ranks share the index of a forward's rows: rank r has rows bounds[r] to bounds[r + 1].
+
+    The rows are one stream's `real` rows from position `start` on, and padding. `bounds` suit an
+    index that scores all before a row; of one that scores other rows `shares` tells whether ranks
+    have equal "cost" or equally many "rows" of it (core/index_shares.py).
+    """
 
     rank: int
     bounds: tuple[int, ...]
+    shares: str
+    start: int
+    real: int
 
     @property
     def own(self) -> slice:

@@ -92,6 +92,14 @@ class Settings:
         "prompt position from which ranks share glm5_next's index; 0: nowhere",
         least=0,
     )
+    ds_index_split: int = switch(
+        2048,
+        "TF_DS_INDEX_SPLIT",
+        "position",
+        "ranks",
+        "prompt position from which ranks share deepseek_v41's indexes; 0: nowhere",
+        least=0,
+    )
     index_shares: str = switch(
         "cost",
         "TF_INDEX_SHARES",

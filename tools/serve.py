@@ -184,9 +184,8 @@ def load(
             return engine, load_text(model.folder, chat, engine.info.vocab_size, ()), ""
         family = model.family
         if place is not None and settings.compile and split_position(settings, family):
-            raise StartError(
-                "--compile runs no index that ranks split: --glm-index-split 0 has none"
-            )
+            flag = "--" + family.index_split.replace("_", "-")
+            raise StartError(f"--compile runs no index that ranks split: {flag} 0 has none")
         config = family.config(read_config(model.folder))
         vocab_size, end_ids = family.vocab_size(config), family.end_ids(config)
         text = load_text(model.folder, family.chat_in(model.folder), vocab_size, end_ids)

@@ -11,14 +11,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tensorfold.core.engine import batch, index_split
+from tensorfold.core.engine import batch
 from tensorfold.core.engine.asking import Asked, Limits, Stream, Want
 from tensorfold.core.engine.batch import Run
+from tensorfold.core.engine.index_split import row_split
 from tensorfold.core.engine.packing import Buckets, Shape, Sizes, host_blocks, layout
 from tensorfold.core.engine.sampling import Reach
 from tensorfold.core.engine.state import Storage
 from tensorfold.core.engine_api import Piece, Window
-from tensorfold.core.family_api import RowSplit
 from tensorfold.core.share import Share
 
 
@@ -143,7 +143,7 @@ class Ordering:
                 read=len(reads),
                 read_top=min(read_top, self.limits.vocab_size),
                 reads=tuple(map(Stream.read, own, pieces)) if self.shortcut else None,
-                split=self.split(pieces, rows),
+                split=row_split(pieces, rows, self.share),
             ),
             exact,
         )
@@ -172,16 +172,6 @@ class Ordering:
         blocks["row"][4] = self.storage.spare_page * self.storage.spec.page
         blocks["window"][:] = shape.rows
         return words
-
-    def split(self, pieces: Sequence[Piece], rows: int) -> RowSplit | None:
-        """How a lone piece's index is shared; `rows` counts the padding."""
-        (piece, *others) = pieces
-        if not piece.split or self.share.ranks == 1:
-            return None
-        assert not others, pieces
-        real = piece.end - piece.start
-        cuts = index_split.bounds(piece.split, piece.start, real, rows, self.share.ranks)
-        return RowSplit(self.share.rank, cuts)
 
     def wanted(self, want: int) -> int:
         return min(want, self.limits.most)

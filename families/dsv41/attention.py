@@ -73,7 +73,7 @@ def compress(
     state.latents_SC.index_copy_(0, plan.slot_R, latent_RC)
 
 
-def pick(
+def choose(
     config: Config,
     ops: Ops,
     w: Index,
@@ -86,28 +86,72 @@ def pick(
     x_RD: Tensor,
 ) -> Picked:
     """This index's choice; q_RK is the query's normed latent as products read it."""
-    query_RHD = ops.linear(q_RK, w.q).view(-1, config.index_heads, config.index_size)
-    query_RHD = rotate(query_RHD, window.turn)
+    inputs = (config, ops, w, state, window, plan, role, picked, q_RK, x_RD)
+    list_RK, blocks_RB = pick(*inputs, slice(None)) if plan.split is None else pick_shared(*inputs)
+    slot_RK = slots(list_RK.clamp(min=0), plan.lane_R, plan.table_LP, plan.page)
+    slot_RK = torch.where(list_RK < 0, -1, slot_RK)
+    return Picked(slot_RK, blocks_RB if role.publishes else picked.blocks_RB)
+
+
+def pick(
+    config: Config,
+    ops: Ops,
+    w: Index,
+    state: SourceState,
+    window: Window,
+    plan: Memory,
+    role: Role,
+    picked: Picked,
+    q_RK: Tensor,
+    x_RD: Tensor,
+    part: slice,
+) -> tuple[Tensor, Tensor]:
+    """Compressed rows and candidate blocks of some of the rows, numbered in their stream."""
+    query_RHD = ops.linear(q_RK[part], w.q).view(-1, config.index_heads, config.index_size)
+    query_RHD = rotate(query_RHD, window.turn.at(part))
     if config.faithful:
         query_RHD = fp4_round(query_RHD)
     allowed_RB = picked.blocks_RB if role.restricted else picked.blocks_RB[:, :0]
-    list_RK, blocks_RB = ops.pick_rows(
+    return ops.pick_rows(
         query_RHD,
-        ops.linear(x_RD, w.heads),
+        ops.linear(x_RD[part], w.heads),
         state.keys_SD,
         plan.table_LP,
-        plan.lane_R,
-        plan.visible_R,
-        allowed_RB,
+        plan.lane_R[part],
+        plan.visible_R[part],
+        allowed_RB[part],
         config.index_top,
         config.candidate_blocks if role.publishes else 0,
         config.candidate_size,
         plan.page,
         plan.width,
     )
-    slot_RK = slots(list_RK.clamp(min=0), plan.lane_R, plan.table_LP, plan.page)
-    slot_RK = torch.where(list_RK < 0, -1, slot_RK)
-    return Picked(slot_RK, blocks_RB if role.publishes else picked.blocks_RB)
+
+
+def pick_shared(
+    config: Config,
+    ops: Ops,
+    w: Index,
+    state: SourceState,
+    window: Window,
+    plan: Memory,
+    role: Role,
+    picked: Picked,
+    q_RK: Tensor,
+    x_RD: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """As `pick` of all rows, of which each rank picks for its own share; rows and blocks are
+    gathered at once."""
+    assert plan.split is not None
+    own, counts = plan.split.own, plan.split.counts
+    widths = [config.index_top, config.candidate_blocks if role.publishes else 0]
+    found_BE = plan.lane_R.new_full((max(counts), sum(widths)), -1)
+    if counts[plan.split.rank]:
+        mine = pick(config, ops, w, state, window, plan, role, picked, q_RK, x_RD, own)
+        found_BE[: counts[plan.split.rank]] = torch.cat(mine, 1)
+    every = zip(ops.gather(found_BE), counts, strict=True)
+    list_RK, blocks_RB = torch.cat([part[:count] for part, count in every]).split(widths, 1)
+    return list_RK, blocks_RB
 
 
 class Inputs(NamedTuple):
@@ -188,7 +232,7 @@ def attend(
         if w.indexer is not None:
             x_RD = x_RD if within_Q is None else x_RD[within_Q]
             latent_QK = given.latent_QK
-            picked = pick(
+            picked = choose(
                 config, ops, w.indexer, state, window, plan, role, picked, latent_QK, x_RD
             )
         memory_SC, slot_RK = state.latents_SC, picked.slot_RK

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from tensorfold.core.family_api import Rows
+from tensorfold.core.family_api import Rows, RowSplit
 from tensorfold.core.ops import Ops
 from tensorfold.core.ops.wide import wide
 from tensorfold.families.dsv41 import block, engram, plan, rope, shortcut
@@ -82,6 +82,7 @@ class Dsv41:
         config = self.config
         made = plan.make(config, rows, self.rates, self.state)
         short = self.shortcut(rows)
+        splits = self.splits(rows, short)
         self.names_REC = self.look_up(rows)
         streams = block.begin(config, self.weights.embed[rows.ids_R])
         picked = nothing_picked(rows.ids_R.shape[0], rows.ids_R)
@@ -96,7 +97,8 @@ class Dsv41:
             if cut is not None and not cut.at_Q.shape[0]:
                 self.leave(made, layer, cut, streams)
                 break
-            streams, picked = self.attention(made, layer, cut, picked, streams)
+            split = splits.get(layer)
+            streams, picked = self.attention(made, layer, cut, split, picked, streams)
             at_R = at_R if cut is None else cut.at_Q
             streams = self.moe(made, w, at_R, streams)
         self.taps = block.tapped(taps) if taps else None
@@ -114,17 +116,40 @@ class Dsv41:
         top = self.config.experts_per_token
         return self.kinds.moe(self.config, self.ops, w.moe_hyper, w.moe, top, real_R1, streams)
 
+    def splits(self, rows: Rows, short: Shortcut | None) -> dict[int, RowSplit]:
+        """How ranks share each index, by its layer; nothing where they do not."""
+        if rows.split is None:
+            return {}
+        goes = short.goes if short else {}
+        total = rows.ids_R.shape[0]
+        return {
+            layer: plan.split_of(self.config, layer, rows.split, total, goes.get(layer))
+            for layer in self.config.index_sources
+        }
+
     def attention(
-        self, made: plan.Plan, layer: int, cut: Cut | None, picked: Picked, streams: Streams
+        self,
+        made: plan.Plan,
+        layer: int,
+        cut: Cut | None,
+        split: RowSplit | None,
+        picked: Picked,
+        streams: Streams,
     ) -> tuple[Streams, Picked]:
         w = self.weights.layers[layer]
-        own = self.views(made, layer, cut)
+        ring_LTC, source, window, memory = self.views(made, layer, cut)
+        if split is not None:
+            assert memory is not None
+            memory = memory._replace(split=split)
         return self.kinds.attention(
             self.config,
             self.ops,
             w.attention_hyper,
             w.attention,
-            *own,
+            ring_LTC,
+            source,
+            window,
+            memory,
             self.roles[layer],
             cut,
             picked,

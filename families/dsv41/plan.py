@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from tensorfold.core.family_api import Rows
+from tensorfold.core import index_shares
+from tensorfold.core.family_api import Rows, RowSplit
 from tensorfold.families.common.padding import real_rows
 from tensorfold.families.common.rings import ring_slots, ring_sources
 from tensorfold.families.dsv41.config import PAGE, Config
@@ -37,7 +39,8 @@ class Memory(NamedTuple):
     A row sees the first visible_R of them. member_RM: rows of [open ring, this forward's rows]
     that make the compressed row ending at a row; slot_R and open_R: where that row and the raw
     values go, the spare page or lane if nowhere; the turn is at the compressed row's position.
-    Where more rows are compressed than look, visible_R and lane_R are of those that look.
+    Where more rows are compressed than look, visible_R and lane_R are of those that look. `split`
+    tells how ranks share the index of these, where they do.
     """
 
     visible_R: Tensor
@@ -49,6 +52,7 @@ class Memory(NamedTuple):
     lane_R: Tensor
     page: int
     width: int
+    split: RowSplit | None = None
 
 
 class Plan(NamedTuple):
@@ -129,6 +133,28 @@ def window_of(whole: Window, cut: Cut, ring_rows: int) -> Window:
 
 def memory_of(whole: Memory, cut: Cut) -> Memory:
     return whole._replace(visible_R=whole.visible_R[cut.at_Q], lane_R=whole.lane_R[cut.at_Q])
+
+
+def scored(config: Config, source: int, position_R: np.ndarray) -> np.ndarray:
+    """How many compressed rows a source's index scores for rows at these positions: the visible
+    ones, of which a restricted index leaves out whole blocks beyond the candidates."""
+    visible_R = (position_R + 1) // config.ratios[source]
+    if source <= config.candidate_source:
+        return visible_R
+    blocks_R = -(-visible_R // config.candidate_size)
+    return visible_R - np.maximum(blocks_R - config.candidate_blocks, 0) * config.candidate_size
+
+
+def split_of(
+    config: Config, source: int, whole: RowSplit, rows: int, goes: np.ndarray | None
+) -> RowSplit:
+    """How ranks share a source's index: of all `rows` of a forward, or of those that go on."""
+    position_R = index_shares.positions(whole.start, whole.real, rows)
+    if goes is not None:
+        position_R = position_R[goes]
+    cost_R = scored(config, source, position_R)
+    ranks = len(whole.bounds) - 1
+    return whole._replace(bounds=index_shares.bounds(whole.shares, cost_R, ranks))
 
 
 def history(rows: Rows, state: Mapping[str, Tensor], back: int) -> Tensor:

@@ -37,7 +37,7 @@ class Dsv41Family:
     grid = configs.GRID
     # What the Engram token map is read or made from.
     files: tuple[str, ...] = ("engram_token_map.json", "tokenizer.json")
-    index_split = ""
+    index_split = "ds_index_split"
     chat = CHAT
 
     def chat_in(self, folder: Path) -> ChatFormat:

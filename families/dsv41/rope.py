@@ -20,7 +20,7 @@ class Turn(NamedTuple):
     def back(self) -> Turn:
         return Turn(self.cos_RP, -self.sin_RP)
 
-    def at(self, row_Q: Tensor) -> Turn:
+    def at(self, row_Q: Tensor | slice) -> Turn:
         return Turn(self.cos_RP[row_Q], self.sin_RP[row_Q])
 
 

@@ -54,7 +54,7 @@ class Shortcut(NamedTuple):
 
     read_Q are the batch rows whose hidden rows are read, and last_Q their places among those that
     leave the last layer; taps_T those that the drafter takes in, and their places among those that
-    enter a layer.
+    enter a layer. `goes` are, on the host, the batch rows that go on from a layer.
     """
 
     cuts: Mapping[int, Cut]
@@ -62,6 +62,7 @@ class Shortcut(NamedTuple):
     last_Q: Tensor
     taps_T: Tensor
     entering: Mapping[int, Tensor]
+    goes: Mapping[int, np.ndarray]
 
 
 def reaches(config: Config) -> dict[int, int]:
@@ -133,4 +134,5 @@ def make(
     for place, layer in enumerate(found):
         *own, entering[layer] = rest[7 * place : 7 * place + 7]
         cuts[layer] = Cut(*own)
-    return Shortcut(cuts, read_Q, last_Q, taps_T, entering)
+    goes_on = {layer: rows.goes for layer, rows in found.items()}
+    return Shortcut(cuts, read_Q, last_Q, taps_T, entering, goes_on)

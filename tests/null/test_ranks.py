@@ -17,11 +17,13 @@ from hypothesis import strategies as st
 from tensorfold.backends.fake.engine import FakeEngine
 from tensorfold.backends.fake.options import FakeOptions, Trouble
 from tensorfold.core.engine import link as links
+from tensorfold.core.engine.index_split import IndexSplit
 from tensorfold.core.engine.link import Follower, Frames, Leader
 from tensorfold.core.engine.ranks import LeadingEngine, follow, greeted
 from tensorfold.core.engine.records import Unreadable, decode, digest, encode
 from tensorfold.core.engine_api import (
     Filled,
+    Flight,
     Opening,
     Piece,
     Sampling,
@@ -44,7 +46,7 @@ RECORDS: list[Any] = [
         marks=(64,),
         resume=SAVED,
     ),
-    (Piece(stream=1, start=0, end=64, want=3, mask=b"\x00\xff", logprobs=2),),
+    (Piece(stream=1, start=0, end=64, want=3, mask=b"\x00\xff", logprobs=2, split="rows"),),
     (
         Window(stream=4, tokens=(1, 2), forced=1, masks=(None, b"\x01")),
         Window(stream=5, tokens=(1,)),
@@ -178,6 +180,26 @@ def test_every_rank_makes_the_same_calls_and_ends_with_rank_0() -> None:
         assert other.streams == {}
     assert (others.lost, others.raised) == ([], [])
     assert engine.link.lost is None
+
+
+def test_how_a_chunk_is_split_is_rank_0s_choice_and_travels_in_its_record() -> None:
+    with led(PLAIN, own=PLAIN) as (engine, others):
+        engine.split = IndexSplit(position=64, shares="rows")
+        (other,) = others.engines
+        fill, seen = other.fill, list[str]()
+
+        def filled(pieces: Sequence[Piece]) -> Flight[Filled]:
+            seen.extend(piece.split for piece in pieces)
+            return fill(pieces)
+
+        other.fill = filled  # type: ignore[method-assign]
+        engine.open(Opening(stream=1, prompt=(5,) * 150, most=1))
+        for start in (0, 64, 128):
+            engine.fill([Piece(stream=1, start=start, end=min(start + 64, 150))]).land()
+        engine.close(1)
+        eventually(lambda: len(seen) == 3)
+    assert seen == ["", "rows", "rows"]
+    assert (others.lost, others.raised) == ([], [])
 
 
 def test_a_call_that_did_nothing_did_nothing_on_every_rank() -> None:
