@@ -1,127 +1,112 @@
-"""A split index changes no byte: tokens, log-probabilities and every state are those of a whole
-one, on every rank."""
+"""A split index changes no byte: tokens, logits and every state are those of a whole one, on every
+rank; and what would change one is told."""
 
 from __future__ import annotations
 
 import functools
-from dataclasses import replace
+import io
+from contextlib import redirect_stdout
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from tensorfold.core.backend_api import Place
-from tensorfold.core.engine.torch_engine import TorchEngine
-from tensorfold.core.engine_api import Piece, Sampling, Saved
+from tensorfold.core.engine import ordering
 from tensorfold.core.ops.pick_tokens import list_of, list_width, picks_of, reference
-from tests.cpu.driving import Asked, Told, begin, some_tokens, state_of, step, take
+from tensorfold.families.dsv41.plugin import FAMILY as DSV41
+from tensorfold.families.glm53 import attention
+from tensorfold.families.glm53.plugin import FAMILY as GLM53
+from tensorfold.tools import split_check
+from tensorfold.tools.split_scenes import LANES, SCALED, WINDOW, Case, Sizes, check, played_whole
+from tests.cpu.driving import CKPT
 from tests.cpu.ranks.running import on_ranks, opened_at
+from tests.cpu.ranks.test_dsv41 import wider_checkpoint
 
-CHUNK = 64
-# In chunks of 64 what 6444, 4098, 4101 and 4096 rows are in chunks of 512.
-LENGTHS = (268, 130, 133, 128)
-HOW = ("", "cost", "rows")
+# By model: its family, its arithmetic, and its scenes.
+MODELS = {
+    "glm53": (GLM53, "", SCALED),
+    "dsv41": (DSV41, "plain", Sizes(64, 64, (166, 130, 133, 128))),
+    "dsv41 faithful": (DSV41, "faithful", Sizes(64, 64, (166, 130, 133, 128))),
+}
+RUNS = [("glm53", 2), ("glm53", 3), ("dsv41", 2), ("dsv41 faithful", 3)]
 pytestmark = pytest.mark.timeout(240)
 
 
-def asked(length: int, seed: int = 3) -> Asked:
-    sampling = Sampling(temperature=0.9)
-    return Asked(prompt=tuple(some_tokens(length, seed)), most=4, sampling=sampling, seed=seed)
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return wider_checkpoint(tmp_path_factory.mktemp("wider"))
 
 
-def filled(engine: TorchEngine, told: Told, how: str, first: int = 0, last: int = 0) -> None:
-    """Chunks of a prompt; those that start at 64 or after it are split."""
-    end = last or len(told.asked.prompt)
-    for start in range(first, end, CHUNK):
-        piece = Piece(
-            stream=told.stream,
-            start=start,
-            end=min(start + CHUNK, end),
-            split=how if start >= CHUNK else "",
-        )
-        (found,) = engine.fill([piece]).land()
-        take(told, found)
-
-
-def seen(engine: TorchEngine, told: Told) -> tuple[Any, dict[str, Tensor]]:
-    """A reply's proof after two rounds, and every byte of the state under it."""
-    step(engine, [told])
-    step(engine, [told])
-    state = state_of(engine, told.stream)
-    engine.close(told.stream)
-    return told.proof(), state
-
-
-def alone(engine: TorchEngine, length: int, how: str) -> tuple[Any, dict[str, Tensor]]:
-    told = begin(engine, 1, asked(length))
-    filled(engine, told, how)
-    return seen(engine, told)
-
-
-def resumed(engine: TorchEngine, how: str) -> tuple[Any, dict[str, Tensor]]:
-    """From a state kept in the middle of what was a chunk."""
-    whole = asked(268)
-    keeping = begin(engine, 2, replace(whole, most=1), marks=(192,))
-    filled(engine, keeping, how)
-    engine.close(2)
-    kept: Saved = keeping.saved[0]
-    told = begin(engine, 3, whole, resume=kept)
-    assert told.cached == 192
-    filled(engine, told, how, first=192)
-    engine.drop(kept)
-    return seen(engine, told)
-
-
-def beside(engine: TorchEngine, how: str) -> tuple[Any, dict[str, Tensor]]:
-    """A prompt split around a forward that packs two others."""
-    told = begin(engine, 4, asked(268))
-    filled(engine, told, how, last=128)
-    others = [begin(engine, stream, asked(90, seed=stream)) for stream in (5, 6)]
-    packed = [Piece(stream=other.stream, start=0, end=90) for other in others]
-    for other, found in zip(others, engine.fill(packed).land(), strict=True):
-        take(other, found)
-    filled(engine, told, how, first=128)
-    step(engine, others)
-    for other in others:
-        engine.close(other.stream)
-    return seen(engine, told)
-
-
-def played(place: Place | None) -> dict[str, Any]:
-    """By scene and how: the proof, and whether every byte of the state is the whole index's."""
-    engine = opened_at(place)
-    found: dict[str, Any] = {}
-    for how in HOW:
-        for length in LENGTHS:
-            found[f"{length} {how}"] = alone(engine, length, how)
-        found[f"resumed {how}"] = resumed(engine, how)
-        found[f"beside {how}"] = beside(engine, how)
-    told = {}
-    for name, (proof, state) in found.items():
-        _, whole = found[name.split(" ")[0] + " "]
-        equal = all(torch.equal(state[part], whole[part]) for part in whole)
-        told[name] = (proof, equal)
-    return told
+def played(place: Place | None, model: str, folder: Path) -> list[Case] | dict[str, str]:
+    family, numerics, sizes = MODELS[model]
+    engine = opened_at(
+        place,
+        CKPT if family is GLM53 else folder,
+        family,
+        numerics=numerics,
+        lanes=LANES,
+        context=sizes.context,
+        chunk_rows=sizes.chunk,
+        window_rows=WINDOW,
+    )
+    return check(engine, sizes) if place else played_whole(engine, sizes)
 
 
 @functools.cache
-def play(count: int) -> list[dict[str, Any]]:
-    return on_ranks(count, played)
+def play(model: str, count: int, folder: Path) -> list[Any]:
+    return on_ranks(count, played, model, folder)
 
 
-@pytest.mark.parametrize("count", [2, 3])
-def test_tokens_logprobs_and_every_state_are_those_of_a_whole_index(count: int) -> None:
-    for told in play(count):
-        for name, (proof, equal) in told.items():
-            assert equal, name
-            assert proof == told[name.split(" ")[0] + " "][0], name
+@pytest.mark.parametrize(("model", "count"), RUNS)
+def test_tokens_logits_and_every_state_are_those_of_a_whole_index(
+    model: str, count: int, folder: Path
+) -> None:
+    prompts = MODELS[model][2].prompts
+    for cases in play(model, count, folder):
+        assert len(cases) == 2 * (len(prompts) + 3)
+        for case in cases:
+            assert case.broken == (), case.words()
+            assert case.shared, case.words()
 
 
-def test_two_ranks_with_a_split_index_reply_as_one_without() -> None:
-    one = play(1)[0]
-    for name, (proof, _) in play(2)[0].items():
-        assert proof == one[name][0], name
+@pytest.mark.parametrize("model", ["glm53", "dsv41"])
+def test_two_ranks_with_a_split_index_reply_as_one_without(model: str, folder: Path) -> None:
+    (one,) = play(model, 1, folder)
+    for case in play(model, 2, folder)[0]:
+        assert case.proof == one[case.scene], case.words()
+
+
+SMALL = ["--ranks", "2", "--prompts", "130,133", "--chunk-rows", "64", "--position", "64"]
+
+
+def spoiled(place: Place, how: str) -> tuple[int, str]:
+    """The check of an engine whose split is at fault: its status, and what it prints."""
+    if how == "unsplit":
+        ordering.row_split = lambda *given: None  # type: ignore[assignment]
+    elif place.share.rank == 1:
+        attention.picks_of = lambda *given: torch.zeros_like(picks_of(*given))  # type: ignore[assignment]
+    options = split_check.parse([str(CKPT), *SMALL])
+    with redirect_stdout(io.StringIO()) as said:
+        code = split_check.checked(options, split_check.sizes_of(options), place, lambda: None)
+    return code, said.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("other picks", "by cost: BROKEN: rank 0: what was told of stream 1; rank 0: state kda.2"),
+        ("unsplit", "BROKEN: rank 0: 0 of 4 indexes were shared; rank 1: 0 of 4 indexes were"),
+    ],
+)
+def test_the_check_tells_picks_that_are_others_and_an_index_that_is_not_split(
+    how: str, words: str
+) -> None:
+    (code, said), (other, nothing) = on_ranks(2, spoiled, how)
+    assert (code, other, nothing) == (1, 1, "")
+    assert words in said
+    assert said.splitlines()[-1] == "ckpt on cpu-reference, 2 ranks: 0 of 10 cases hold"
 
 
 @pytest.mark.parametrize("top", [4, 64])
