@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from tensorfold.tools.memory_calls import Maker, OpCall
 FORMATS = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 # By format: attention rounds its weights to it, blocks multiply in it or in tf32.
 BUDGETS = {torch.float32: 5e-6, torch.bfloat16: 1.5e-2}
+Made = Callable[[str, torch.dtype], tuple[str, list[Any]]]
 REFERENCES = {spec.name: spec.reference for spec in SPECS}
 
 ROWS: dict[str, Callable[[Maker], OpCall]] = {
@@ -43,6 +45,20 @@ def _inference() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="module")
+def made() -> Iterator[Made]:
+    """A call's op and arguments, made once for all tests of them, which leave them as they are."""
+
+    @cache
+    def make(name: str, dtype: torch.dtype) -> tuple[str, list[Any]]:
+        call = ROWS[name](maker(dtype))
+        return call.op, list(call.make())
+
+    yield make
+    make.cache_clear()
+    torch.cuda.empty_cache()
+
+
 def maker(dtype: torch.dtype) -> Maker:
     return Maker(torch.device("cuda"), dtype)
 
@@ -62,34 +78,34 @@ def some(op: str, args: list[Any], first: int, last: int) -> list[Any]:
 
 @FORMATS
 @pytest.mark.parametrize("name", ROWS)
-def test_a_rows_bits_do_not_depend_on_its_company(name: str, dtype: torch.dtype) -> None:
-    call = ROWS[name](maker(dtype))
-    args = list(call.make())
+def test_a_rows_bits_do_not_depend_on_its_company(
+    name: str, dtype: torch.dtype, made: Made
+) -> None:
+    op, args = made(name, dtype)
     with poisoned():
-        whole = run(call.op, args)
-    assert all(map(torch.equal, whole, run(call.op, args)))
+        whole = run(op, args)
+    assert all(map(torch.equal, whole, run(op, args)))
     rows = args[0].shape[0]
     for count in (*range(1, 71), 128, 500):
         first = (7 * count) % 53
         # The last rows see most, and some of them alone are the hardest to keep.
         for start in {min(first, rows - count), rows - count} if count <= rows else set():
-            part = run(call.op, some(call.op, args, start, start + count))
+            part = run(op, some(op, args, start, start + count))
             for small, large in zip(part, whole, strict=True):
                 assert torch.equal(small, large[start : start + count]), (count, start)
 
 
 @FORMATS
 @pytest.mark.parametrize("name", ROWS)
-def test_few_and_many_rows_equal_the_reference(name: str, dtype: torch.dtype) -> None:
-    call = ROWS[name](maker(dtype))
-    args = list(call.make())
+def test_few_and_many_rows_equal_the_reference(name: str, dtype: torch.dtype, made: Made) -> None:
+    op, args = made(name, dtype)
     rows = args[0].shape[0]
-    whole = run(call.op, args)
+    whole = run(op, args)
     for count in (3, 20):
-        part = some(call.op, args, rows - count, rows)
+        part = some(op, args, rows - count, rows)
         wide = [x.double() if isinstance(x, Tensor) and x.is_floating_point() else x for x in part]
-        wanted = list(outputs(REFERENCES[call.op](*wide)))
-        if call.op == "kda_steps":
+        wanted = list(outputs(REFERENCES[op](*wide)))
+        if op == "kda_steps":
             wanted.append(wide[-1][wide[5]])
         for found, right in zip(whole, wanted, strict=True):
             if found.is_floating_point():

@@ -44,16 +44,27 @@ LEAST, MOST = 300, 3000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Burst:
-    """Seconds and tokens a second: medians of bursts of one kind, and the first and last of the
-    slowest first tokens by size."""
+class Bursts:
+    """Bursts of one kind, in seconds and tokens a second: when the slowest first token came, the
+    rate from the first token to the last, and the rate while every reply has begun and none has
+    ended."""
 
-    slowest_first: float
-    fastest: float
-    latest: float
-    aggregate: float
-    steady: float
+    firsts: tuple[float, ...]
+    aggregates: tuple[float, ...]
+    steadies: tuple[float, ...]
     hashes: tuple[str, ...]
+
+    @property
+    def slowest_first(self) -> float:
+        return statistics.median(self.firsts)
+
+    @property
+    def aggregate(self) -> float:
+        return statistics.median(self.aggregates)
+
+    @property
+    def steady(self) -> float:
+        return statistics.median(self.steadies)
 
 
 class Lent:
@@ -71,12 +82,14 @@ class Lent:
 
 def served(
     engine: TorchEngine, tokenizer: Path, passes: int = PASSES
-) -> dict[str, dict[str, Burst]]:
+) -> dict[str, dict[str, Bursts]]:
     """Bursts by arm and kind."""
     return asyncio.run(of_arms(engine, tokenizer, passes))
 
 
-async def of_arms(engine: TorchEngine, tokenizer: Path, passes: int) -> dict[str, dict[str, Burst]]:
+async def of_arms(
+    engine: TorchEngine, tokenizer: Path, passes: int
+) -> dict[str, dict[str, Bursts]]:
     text = load_text(tokenizer, ChatFormat(template=""), engine.info.vocab_size, ())
     found: dict[str, dict[str, list[Any]]] = {arm: {kind: [] for kind in KINDS} for arm in SHOWN}
     async with clients() as child:
@@ -201,8 +214,7 @@ async def reply(
     return times, sha256
 
 
-def summed(each: Sequence[Mapping[str, Any]]) -> Burst:
-    """Medians over bursts. Steady is the rate while every reply has begun and none has ended."""
+def summed(each: Sequence[Mapping[str, Any]]) -> Bursts:
     firsts, aggregates, steadies = [], [], []
     for one in each:
         times = one["times"]
@@ -213,12 +225,10 @@ def summed(each: Sequence[Mapping[str, Any]]) -> Burst:
         inside = sum(begun < at <= ended for t in times for at in t)
         steadies.append(inside / (ended - begun))
     assert all(one["hashes"] == each[0]["hashes"] for one in each)
-    return Burst(
-        slowest_first=statistics.median(firsts),
-        fastest=min(firsts),
-        latest=max(firsts),
-        aggregate=statistics.median(aggregates),
-        steady=statistics.median(steadies),
+    return Bursts(
+        firsts=tuple(firsts),
+        aggregates=tuple(aggregates),
+        steadies=tuple(steadies),
         hashes=tuple(each[0]["hashes"]),
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from tensorfold.tools.decode.bursting import Burst
+from tensorfold.tools.decode.bursting import Bursts
 from tensorfold.tools.decode.gaps import Gap
 from tensorfold.tools.decode.profiling import Kernel
 from tensorfold.tools.decode.rounds import Timed
@@ -58,7 +58,7 @@ class Figures:
     prompts: list[Prompt] = field(default_factory=list)
     profiles: dict[str, list[Kernel]] = field(default_factory=dict)
     index_share: float | None = None
-    bursts: Mapping[str, Mapping[str, Burst]] = field(default_factory=dict)
+    bursts: Mapping[str, Mapping[str, Bursts]] = field(default_factory=dict)
     free_rounds: dict[int, float] = field(default_factory=dict)
     free_prompts: dict[int, float] = field(default_factory=dict)
     free_ops: Mapping[str, str] = field(default_factory=dict)
@@ -248,8 +248,9 @@ def bursts_table(figures: Figures) -> Table:
             kind,
             arm,
             one.slowest_first * 1e3,
-            f"{one.fastest * 1e3:.1f} to {one.latest * 1e3:.1f}",
+            f"{min(one.firsts) * 1e3:.1f} to {max(one.firsts) * 1e3:.1f}",
             one.aggregate,
+            f"{min(one.aggregates):.0f} to {max(one.aggregates):.0f}",
             one.steady,
         )
         for kind in next(iter(figures.bursts.values()))
@@ -264,6 +265,7 @@ def bursts_table(figures: Figures) -> Table:
             "slowest first token, ms",
             "from to",
             "aggregate, tok/s",
+            "from to",
             "steady, tok/s",
         ),
         rows=tuple(rows),
