@@ -39,6 +39,8 @@ LINES = (
 )
 # Most differences told of one promise.
 TOLD = 5
+# Rows of a piece at least, if the grid allows: an odd number, and not a forward for every row.
+PIECE = 17
 # Times that requests sent at once may miss one another.
 TRIES = 5
 Reply = TypeVar("Reply")
@@ -104,7 +106,8 @@ def asks_of(info: Mapping[str, Any], tokens: int) -> list[Ask]:
     room = info["context"] - tokens
     if room < 1 or tokens < 4:
         raise StartError(f"--tokens {tokens}: at least 4, and fewer than the context")
-    long = [60, 3 * info["grid"], 6 * info["grid"], 4 * info.get("chunk_rows", 0)]
+    piece = piece_rows(info)
+    long = [60, 3 * piece, 6 * piece, 4 * info.get("chunk_rows", 0)]
     found = []
     for number in range(max(2, info["lanes"])):
         subject = SUBJECTS[number % len(SUBJECTS)]
@@ -223,11 +226,17 @@ async def repeated(server: Server, tokens: int, promise: Promise) -> None:
         promise.untested += "; three times cold gave equal replies"
 
 
+def piece_rows(info: Mapping[str, Any]) -> int:
+    """Rows of a piece: a multiple of the grid."""
+    grid: int = info["grid"]
+    return grid * max(1, PIECE // grid)
+
+
 async def in_pieces(server: Server, solo: Solo, promise: Promise) -> None:
-    """The same asks where a step is one chunk of one grid step: alone, and all at once."""
-    grid = server.info["grid"]
-    if server.info.get("fill_chunks") != 1 or server.info.get("chunk_rows") != grid:
-        promise.failed.append(f"the second server did not take pieces of {grid} rows")
+    """The same asks where a step is one chunk of a piece: alone, and all at once."""
+    piece = piece_rows(server.info)
+    if server.info.get("fill_chunks") != 1 or server.info.get("chunk_rows") != piece:
+        promise.failed.append(f"the second server did not take pieces of {piece} rows")
         return
     numbers = range(len(solo.asks))
     found: list[tuple[str, int, Answer | None]] = []
@@ -245,11 +254,11 @@ async def in_pieces(server: Server, solo: Solo, promise: Promise) -> None:
         found.append((f"ask {number} in pieces among {len(burst)}", number, answer))
     for what, number, answer in found:
         wanted = solo.answers[number]
-        if wanted is not None and answer is not None and wanted.rows > grid:
+        if wanted is not None and answer is not None and wanted.rows > piece:
             promise.compare(what, wanted, answer)
-    promise.of = f", in pieces of {grid} rows against whole"
+    promise.of = f", in pieces of {piece} rows against whole"
     if not promise.compared and not promise.broken and not promise.failed:
-        promise.untested = f"no prompt is longer than a piece of {grid} rows"
+        promise.untested = f"no prompt is longer than a piece of {piece} rows"
 
 
 # -- running -----------------------------------------------------------------------------------
@@ -301,9 +310,9 @@ async def check_folder(
         async with AsyncExitStack() as stack:
             server = await started(stack)
             solo = await check_one(server, found, tokens)
-            grid = str(server.info["grid"])
+            piece = str(piece_rows(server.info))
         async with AsyncExitStack() as stack:
-            server = await started(stack, "--fill-chunks", "1", "--chunk-rows", grid)
+            server = await started(stack, "--fill-chunks", "1", "--chunk-rows", piece)
             await in_pieces(server, solo, split)
     return list(found.values())
 

@@ -9,7 +9,11 @@ import pytest
 from tensorfold.tools.decode import soundness
 from tests.device.opening import COMPILED, MADE, Opened, opened_once
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [
+    pytest.mark.timeout(300),
+    # The compiler imports a part of torch that torch itself has deprecated.
+    pytest.mark.filterwarnings("ignore:.*script_method.*:DeprecationWarning"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -227,6 +227,13 @@ def test_pieces_are_compared_with_whole_prompts(
     assert promise.state == state
 
 
+def test_pieces_lie_on_the_grid_and_are_never_of_one_row() -> None:
+    for grid in (1, 2, 16, 17, 64):
+        piece = selfcheck.piece_rows({"grid": grid})
+        assert piece >= 16
+        assert piece % grid == 0
+
+
 def test_flags_go_to_the_servers_and_those_it_sets_are_refused() -> None:
     given = {"lanes": "4", "compile": True, "admin": False}
     assert selfcheck.server_flags(given) == ["--lanes", "4", "--compile", "--no-admin"]
