@@ -43,8 +43,9 @@ def save(figures: Figures, options: argparse.Namespace, path: Path) -> None:
         series["peer"] = [(figures.peer_rate(one.rows) or 0) / 1e3 for one in prompts]
     draw(right, [str(one.rows) for one in prompts], series, "thousand rows a second, by rows")
     unchecked = ", UNCHECKED" if options.unchecked else ""
+    smaller = f", {figures.smaller}" if figures.smaller else ""
     figure.suptitle(
-        f"{options.family}, {options.widths} widths, {options.layers} layers, "
+        f"{options.family}, {options.widths} widths, {options.layers} layers{smaller}, "
         f"{figures.info.get('device', '')} {figures.info.get('dtype', '')}{unchecked}"
     )
     figure.savefig(path, dpi=120)
