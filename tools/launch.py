@@ -2,7 +2,7 @@
 
 Rank 0 is the process that a person starts; it starts the others with its own command and holds a
 pipe to each, whose end tells them that it is gone, however it went. Under `torchrun`, or whatever
-sets the same variables, every process is one rank.
+sets the same variables, every process is one rank, and none outlives the `torchrun` of its host.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -30,6 +30,8 @@ VARIABLES = (RANK, RANKS, HOST, PORT)
 SERVED = "TORCHELASTIC_USE_AGENT_STORE"
 # Set for the ranks that rank 0 started: their stdin is the pipe.
 TETHERED = "TENSORFOLD_TETHERED"
+# Set by torchrun, whose process is the parent of the ranks that it starts.
+RUN = "TORCHELASTIC_RUN_ID"
 LOOK_SECONDS = 0.2
 # For ranks to end by themselves, or for rank 0 to say what they were refused.
 LAST_SECONDS = 2.0
@@ -127,6 +129,26 @@ def start(rank: int, ranks: int, port: int) -> subprocess.Popen[bytes]:
         stdout=subprocess.DEVNULL,
         env={**os.environ, **own},
     )
+
+
+class Agent:
+    """Under `torchrun`, its process on this host: `ended` is called once that is gone."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self.ended: Callable[[str], None] = end_at_once
+        self.pid = os.getppid()
+        if RUN in environ:
+            threading.Thread(target=self.watch, name="agent", daemon=True).start()
+
+    def watch(self) -> None:
+        while os.getppid() == self.pid:
+            time.sleep(LOOK_SECONDS)
+        self.ended("torchrun has ended")
+
+
+def end_at_once(words: str) -> None:
+    os.write(2, f"tensorfold: {words}\n".encode())
+    os._exit(1)
 
 
 def tether(environ: Mapping[str, str]) -> None:

@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -28,7 +29,7 @@ from tensorfold.core.share import Share
 from tensorfold.plugins.choose import choose_backend, choose_drafters
 from tensorfold.plugins.manager import discover
 from tensorfold.tools.arguments import Parser
-from tensorfold.tools.launch import TETHERED, given_place, launched, settings_at, tether
+from tensorfold.tools.launch import TETHERED, Agent, given_place, launched, settings_at, tether
 from tensorfold.tools.models import Served, find_model
 from tensorfold.tools.start_times import StartTimes
 from tensorfold.tools.status_line import StatusLine, load_bar
@@ -65,6 +66,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def serve(asked: str, flags: Mapping[str, Any], environ: Mapping[str, str]) -> int:
     place = given_place(environ)
+    agent = Agent(environ)
     settings = settings_at(read(flags, environ), place)
     if place is not None and place.share.rank:
         tether(environ)
@@ -75,7 +77,7 @@ def serve(asked: str, flags: Mapping[str, Any], environ: Mapping[str, str]) -> i
     backend = choose_backend(installed, settings.backend)
     model = find_model(installed, backend, asked)
     drafters = choose_drafters(installed, drafter_names(settings))
-    served = partial(serve_model, settings, backend, model, drafters)
+    served = partial(serve_model, settings, backend, model, drafters, agent)
     if settings.ranks == 1 or place is not None:
         return served(place)
     check_ranks(settings, model)
@@ -100,11 +102,12 @@ def serve_model(
     backend: Backend,
     model: Served,
     drafters: Sequence[HostDrafter],
+    agent: Agent,
     place: Place | None,
     met: Callable[[], None] = lambda: None,
 ) -> int:
     """Serve until the end; `met` is told once all ranks are there."""
-    engine, text, took = load(settings, backend, model, place)
+    engine, text, took = load(settings, backend, model, place, agent)
     met()
     for words in skipped(engine.info):
         print(f"{model.name}: {words}", file=sys.stderr)
@@ -161,10 +164,11 @@ def serve_rank(asked: str, settings: Settings, place: Place, environ: Mapping[st
 
 
 def load(
-    settings: Settings, backend: Backend, model: Served, place: Place | None
+    settings: Settings, backend: Backend, model: Served, place: Place | None, agent: Agent
 ) -> tuple[Engine, Text, str]:
     """Open the engine and read the model's text side, the quicker and likelier to fail first; also
-    how long the parts of it took, in words."""
+    how long the parts of it took, in words. An engine of several ranks is lost when `agent` ends.
+    """
     from tensorfold.core.text import load_text
 
     with load_bar(sys.stderr, f"Loading {model.name}") as bar:
@@ -197,6 +201,7 @@ def load(
             position = split_position(settings, family)
             split = IndexSplit(position=position, shares=settings.index_shares)
             engine = leading(engine, place, split)
+            agent.ended = engine.link.lose
     times.close()
     return engine, text, times.words()
 
@@ -262,18 +267,41 @@ def write_in(folder: Path) -> None:
 
 @contextmanager
 def ending_at_once() -> Iterator[None]:
-    """Let SIGTERM and Ctrl-C end the process during the load; the server sets its own handlers."""
+    """Let SIGTERM and Ctrl-C end the process during the load; the server sets its own handlers.
+
+    A thread hears of them: no handler runs while the main thread waits inside a library.
+    """
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     for number in before:
-        signal.signal(number, end_now)
+        signal.signal(number, left_to_the_thread)
+    told, telling = socket.socketpair()
+    telling.setblocking(False)
+    woken = signal.set_wakeup_fd(telling.fileno())
+    thread = threading.Thread(target=end_when_told, args=(told,), name="signals", daemon=True)
+    thread.start()
     try:
         yield
     finally:
+        signal.set_wakeup_fd(woken)
         for number, handler in before.items():
             signal.signal(number, handler)
+        telling.close()
+        thread.join()
+        told.close()
 
 
-def end_now(number: int, frame: FrameType | None) -> None:
+def end_when_told(told: socket.socket) -> None:
+    """Each byte is the number of a signal that this process handles."""
+    while said := told.recv(1):
+        if said[0] in (signal.SIGTERM, signal.SIGINT):
+            end_now(said[0])
+
+
+def left_to_the_thread(number: int, frame: FrameType | None) -> None:
+    return None
+
+
+def end_now(number: int) -> None:
     """End without unwinding: a load may be deep in a library, and nothing is owed to anyone."""
     name = signal.Signals(number).name
     if os.isatty(2):

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from tensorfold.core.backend_api import Place
+from tensorfold.core.engine.group import RankGone
 from tensorfold.core.errors import StartError
 from tensorfold.core.share import Share
 
@@ -56,7 +57,10 @@ def gathered(group: Any, ranks: int, part: Tensor) -> Tensor:
     # Written by a thread that knows nothing of inference mode.
     with torch.inference_mode(False):
         found = torch.empty(ranks, *part.shape, dtype=part.dtype)
-    group.allgather([list(found.unbind())], [part.contiguous()]).wait()
+    try:
+        group.allgather([list(found.unbind())], [part.contiguous()]).wait()
+    except RuntimeError as error:
+        raise RankGone(first_line(error)) from None
     return found
 
 

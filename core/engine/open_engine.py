@@ -99,6 +99,7 @@ def compiles(order: EngineOrder, device: Device) -> bool:
     return settings.compile if told else device.compiles and not settings.eager
 
 
+@meeting.until_ready()
 def open_torch_engine(
     order: EngineOrder, device: Device, source: Source | None = None
 ) -> TorchEngine:

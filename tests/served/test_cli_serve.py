@@ -28,7 +28,7 @@ from tensorfold.tools import cli, serve
 
 def engine(order):
     print("loading", flush=True)
-    time.sleep(60)
+    exec(sys.argv.pop())
 
 slow = SimpleNamespace(
     name="slow", summary="", needs_family=False, unusable=lambda: None, engine=engine,
@@ -41,16 +41,24 @@ serve.discover = lambda: Installed(
 sys.exit(cli.main(["serve", "--backend", "slow", "--port", "0"]))
 """
 
+# Waits in Python, and in a library that no signal's handler interrupts.
+WAITS = {
+    "asleep": "time.sleep(60)",
+    "deaf": "import ctypes; lock = ctypes.CDLL(None).pthread_mutex_lock;"
+    "mutex = ctypes.create_string_buffer(64); lock(mutex); lock(mutex)",
+}
+
 
 def started(*command: str) -> subprocess.Popen[str]:
     pipe = subprocess.PIPE
     return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=ENVIRONMENT)
 
 
-@pytest.fixture
-def loading() -> Iterator[subprocess.Popen[str]]:
+@pytest.fixture(params=WAITS)
+def loading(request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[str]]:
     """A server in the middle of its load."""
-    with started(sys.executable, "-W", "error", "-c", SLOW, str(CHECKOUT)) as process:
+    wait = WAITS[request.param]
+    with started(sys.executable, "-W", "error", "-c", SLOW, str(CHECKOUT), wait) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "loading\n"
         yield process

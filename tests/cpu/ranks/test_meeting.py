@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from tensorfold.backends.cpu_reference import backend as cpu_reference
 from tensorfold.core.backend_api import Place
-from tensorfold.core.engine import meeting
+from tensorfold.core.engine import gloo, meeting
 from tensorfold.core.engine_api import RankBytes
 from tensorfold.core.errors import StartError
 from tests.cpu.driving import CKPT, variant
@@ -147,15 +147,26 @@ def test_lanes_that_do_not_fit_on_one_rank_are_refused_by_all_with_its_number() 
     assert said[0] == f"rank 1: {said[1]}"
 
 
-def test_a_rank_that_ends_before_all_are_ready() -> None:
-    (told,) = [said for said in on_ranks(2, leaving) if said]
+@pytest.mark.parametrize("when", ["before it loads", "in a forward"])
+def test_a_rank_that_ends_before_all_are_ready(when: str) -> None:
+    (told,) = [said for said in on_ranks(2, leaving, when) if said]
     assert told.startswith("a rank ended before all were ready: ")
 
 
-def leaving(place: Place) -> str:
-    if place.share.rank == 1:
-        from tensorfold.core.engine.gloo import connect
+class Leaving(Exception):
+    pass
 
-        connect(place)
+
+def leaving(place: Place, when: str) -> str:
+    def leave(*args: Any) -> Any:
+        raise Leaving
+
+    if place.share.rank == 1 and when == "in a forward":
+        gloo.GlooGroup.gather = leave  # type: ignore[method-assign]
+        with pytest.raises(Leaving):
+            opened_at(place)
+        return ""
+    if place.share.rank == 1:
+        gloo.connect(place)
         return ""
     return refused(place, [CKPT, CKPT], [{}, {}], "")
