@@ -57,10 +57,10 @@ def replies(engine: Engine, jobs: Sequence[Job]) -> dict[int, Proof]:
     return {stream: (token_sha256(tokens[stream]), tuple(logprobs[stream])) for stream in tokens}
 
 
-def company(engine: Engine) -> Proofs:
-    """Of three replies: alone, drafted, in pieces, and among eight."""
+def company(engine: Engine, streams: Sequence[int] = (0, 1, 2)) -> Proofs:
+    """Of three replies, or of those told: alone, drafted, and among eight."""
     found: Proofs = {"alone": {}, "drafted": {}}
-    for stream in range(3):
+    for stream in streams:
         found["alone"] |= replies(engine, [job(stream, draft=False)])
         found["drafted"] |= replies(engine, [job(stream, draft=True)])
     found["among eight"] = replies(engine, [job(stream, draft=stream > 3) for stream in range(8)])
@@ -101,7 +101,9 @@ def ended(engine: Engine, told: Told) -> Proof:
     return told.proof()
 
 
-def everything(engine: Engine) -> tuple[Proofs, dict[str, Proof]]:
-    found = company(engine), by_hand(engine)
+def everything(
+    engine: Engine, streams: Sequence[int] = (0, 1, 2)
+) -> tuple[Proofs, dict[str, Proof]]:
+    found = company(engine, streams), by_hand(engine)
     assert engine.memory().used == 0
     return found

@@ -12,6 +12,7 @@ import torch
 
 from tensorfold.core.backend_api import Place
 from tensorfold.core.checkpoint import open_checkpoint, read_config
+from tensorfold.core.engine_api import Engine
 from tensorfold.core.errors import StartError
 from tensorfold.core.family_api import Family
 from tensorfold.core.share import IDS, WIDTH, Share
@@ -40,7 +41,12 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def played(place: Place | None, name: str, folder: Path, cut: str) -> tuple[Any, dict[str, Any]]:
     engine = opened_at(place, folder, FAMILIES[name], expert_cut=cut, **FLAGS[name])
     told = {"identity": engine.info.identity, "checks": dict(engine.info.checks)}
-    return led(place, engine, everything), told
+    return led(place, engine, sampled), told
+
+
+def sampled(engine: Engine) -> Any:
+    """All that is asked, of one sampled reply: at each count, by ids, there are more."""
+    return everything(engine, (1,))
 
 
 @functools.cache
