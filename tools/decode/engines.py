@@ -14,9 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tensorfold.core.backend_api import EngineOrder, Progress
+from tensorfold.core.backend_api import EngineOrder, Place, Progress
 from tensorfold.core.checkpoint.digests import NO_CONTENTS, Contents
-from tensorfold.core.checkpoint.folder import Skipped
+from tensorfold.core.checkpoint.folder import WHOLE, Skipped, held
+from tensorfold.core.checkpoint.load import places
 from tensorfold.core.engine.agreement import Found
 from tensorfold.core.engine.open_engine import Device, open_torch_engine
 from tensorfold.core.engine.table_files import TableFile
@@ -34,15 +35,26 @@ DEVICES = {
 
 
 class RandomTensors(Mapping[str, Tensor]):
-    """Norms are ones, matrices keep a row's size, and a name has one value always."""
+    """Norms are ones, matrices keep a row's size, and a name has one value always; a rank has its
+    part of that."""
 
     def __init__(
-        self, specs: Sequence[TensorSpec], *, dtype: torch.dtype, device: torch.device
+        self,
+        specs: Sequence[TensorSpec],
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        share: Share = WHOLE,
     ) -> None:
-        self.specs = {spec.name: spec for spec in specs}
-        self.dtype, self.device = dtype, device
+        self.specs = {spec.name: spec for spec in specs if held(spec, share)}
+        self.dtype, self.device, self.share = dtype, device, share
 
     def __getitem__(self, name: str) -> Tensor:
+        spec = self.specs[name]
+        made = self.whole(name)
+        return made if spec.axis is None else made[places(spec, self.share)].clone()
+
+    def whole(self, name: str) -> Tensor:
         spec = self.specs[name]
         dtype = torch.promote_types(self.dtype, getattr(torch, spec.dtype or "bool"))
         if "norm" in name and len(spec.shape) == 1:
@@ -82,7 +94,7 @@ class RandomSource:
         tables: str,
         share: Share,
     ) -> Mapping[str, Tensor]:
-        return RandomTensors(specs, dtype=dtype, device=device)
+        return RandomTensors(specs, dtype=dtype, device=device, share=share)
 
     def skipped(self, ignored: Callable[[str], str]) -> Mapping[str, Skipped]:
         return {}
@@ -114,13 +126,14 @@ def opened(
     *,
     free: bool = False,
     checked: bool = True,
+    place: Place | None = None,
 ) -> TorchEngine:
-    """An engine of random weights, opened as any other; `free` takes library products without a
-    check. Raises `StartError`."""
+    """An engine of random weights, opened as any other, one of several ranks at a `place`; `free`
+    takes library products without a check. Raises `StartError`."""
     if backend not in DEVICES:
         raise StartError(f"--backend is {backend}: one of {', '.join(DEVICES)} is needed")
     module = import_module(DEVICES[backend])
-    order = EngineOrder(settings=settings, family=family, progress=progress)
+    order = EngineOrder(settings=settings, family=family, progress=progress, place=place)
     device: Device = module.device_of(order)
     if free:
         device = replace(device, candidates=module.free_candidates(), verdict=everything)
