@@ -72,7 +72,11 @@ FEW = (
     Tile(128, 128, 64, 8, 3),
 )
 MANY = (Tile(128, 256, 64, 8, 3), Tile(128, 128, 64, 4, 4), Tile(64, 128, 64, 4, 4))
-MANY_PARTS = (Tile(128, 128, 32, 8, 4), Tile(64, 128, 32, 4, 4))
+MANY_PARTS = (
+    Tile(128, 128, 64, 8, 3),
+    Tile(128, 128, 32, 8, 4),
+    Tile(64, 128, 32, 4, 4),
+)
 
 
 @pytest.mark.parametrize("parts", [1, 2, 8])

@@ -79,6 +79,33 @@ def test_experts_by_pick_and_by_group_give_the_same_bits(weighted: bool, case: C
     assert torch.equal(few, many)
 
 
+# Rows of a tile past an expert's last are no number, and go nowhere.
+@pytest.mark.filterwarnings("ignore:All-NaN slice encountered")
+@pytest.mark.parametrize(("weighted", "rounded"), [(False, False), (True, False), (True, True)])
+@pytest.mark.parametrize(("first", "parts"), [(0, 8), (4, 2)])
+def test_experts_through_descriptors_give_the_same_bits(
+    weighted: bool, rounded: bool, first: int, parts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernels, "DESCRIBED", (torch.float32,))
+    held = 16 * parts // 8
+    x, gate_up, down = normal(37, 32), normal(held, 32, 128), normal(held, 64, 128)
+    x = torch.cat([x, x, x, x], -1)
+    gate_up = torch.cat([gate_up, gate_up, gate_up, gate_up], 1) / 8
+    ids = torch.rand(37, 16, generator=torch.Generator().manual_seed(2)).argsort(-1)[:, :4]
+    ids = ids.sort(-1).values
+    # One expert has more rows than a tile, and some rows' picks are those of nobody.
+    ids[:20], ids[30:33] = ids[0].clone(), -1
+    absent = (ids < first) | (ids >= first + held)
+    weight = normal(37, 4).masked_fill(absent, float("nan"))
+    args = (x, ids, weight, gate_up, down, 1.0, first, parts, weighted, rounded)
+    tiles = Tile(16, 32, 16, 4, 3), Tile(32, 128, 16, 4, 3)
+    with poisoned():
+        few = kernels.run(*args, few=True)
+        many = kernels.run(*args, tiles, few=False)
+    assert bool(torch.isfinite(few).all())
+    assert torch.equal(few, many)
+
+
 @pytest.mark.parametrize("few", [True, False])
 def test_a_rows_picks_are_added_by_ranges_and_the_ranges_in_the_tree(few: bool) -> None:
     x, gate_up, down = normal(3, 32), normal(16, 32, 32), normal(16, 16, 32)

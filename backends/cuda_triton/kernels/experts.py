@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import torch
 import triton
-import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from tensorfold.backends.cuda_triton.kernels.add_picks import sum_picks
 from tensorfold.backends.cuda_triton.kernels.experts_few import down_few, gate_up_few
 from tensorfold.backends.cuda_triton.kernels.experts_many import (
     RUN,
@@ -20,50 +20,21 @@ from tensorfold.backends.cuda_triton.kernels.experts_many import (
     place_picks,
     scan_runs,
 )
-from tensorfold.backends.cuda_triton.kernels.experts_stay import lay_out, map_tiles, stay
+from tensorfold.backends.cuda_triton.kernels.experts_stay import (
+    PIECE,
+    down_stay,
+    lay_out,
+    map_tiles,
+    up_stay,
+)
 from tensorfold.backends.cuda_triton.kernels.many import aligned, num_programs
 from tensorfold.backends.cuda_triton.kernels.tiles import Tile
 
 # Picks up to which the few-row form is the faster one. Tiles below are the fastest of about eight
 # each on an H200.
 FEW_PICKS = 512
-
-
-@triton.jit
-def add_picks(
-    out,
-    ids,
-    result,
-    D,
-    first,
-    E,
-    parts,
-    K: tl.constexpr,
-    PARTS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):
-    """result[row] from out[row, pick], [R, K, D] in float32: ids ascending inside each range.
-
-    PARTS is a power of two: empty ranges after the last leave the ops' tree as it is.
-    """
-    row = tl.program_id(0).to(tl.int64)
-    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    inside = column < D
-    part = tl.arange(0, PARTS)
-    sums = tl.zeros((PARTS, COLUMNS), tl.float32)
-    for k in tl.static_range(K):
-        expert = tl.load(ids + row * K + k) - first
-        here = (expert >= 0) & (expert < E)
-        value = tl.load(out + (row * K + k) * D + column, mask=inside & here, other=0.0)
-        mine = here & (part == expert * parts // E)
-        sums += tl.where(mine[:, None], value[None, :], 0.0)
-    LEFT: tl.constexpr = PARTS // 2
-    if PARTS == 8:
-        sums = tl.sum(tl.reshape(sums, (LEFT, 2, COLUMNS)), 1)
-    if PARTS >= 4:
-        sums = tl.sum(tl.reshape(sums, (2, 2, COLUMNS)), 1)
-    total = tl.sum(sums, 0)
-    tl.store(result + row * D + column, total.to(result.dtype.element_ty), mask=inside)
+# Formats whose weights are read through descriptors.
+DESCRIBED = (torch.bfloat16,)
 
 
 def tiles_few() -> tuple[Tile, Tile]:
@@ -96,8 +67,7 @@ def run(
     what."""
     x_RD, ids_RK, weight_RK = x_RD.contiguous(), ids_RK.contiguous(), weight_RK.contiguous()
     result_RD = torch.empty(x_RD.shape, dtype=x_RD.dtype, device=x_RD.device)
-    rows, size = x_RD.shape
-    if not rows:
+    if not x_RD.shape[0]:
         return result_RD
     form = by_pick if (ids_RK.numel() <= FEW_PICKS if few is None else few) else by_group
     out_PD = form(
@@ -112,20 +82,7 @@ def run(
         rounded,
         tiles,
     )
-    columns = min(512, triton.next_power_of_2(size))
-    add_picks[(rows, triton.cdiv(size, columns))](
-        out_PD,
-        ids_RK,
-        result_RD,
-        size,
-        first,
-        gate_up_EDI.shape[0],
-        parts,
-        K=ids_RK.shape[1],
-        PARTS=triton.next_power_of_2(parts),
-        COLUMNS=columns,
-        num_warps=4,
-    )
+    sum_picks(out_PD, ids_RK, result_RD, first, gate_up_EDI.shape[0], parts)
     return result_RD
 
 
@@ -213,6 +170,7 @@ def by_group(
     totals = ids_RK.new_empty(experts, dtype=torch.int32)
     starts = ids_RK.new_empty(experts, dtype=torch.int32)
     sorted_picks = ids_RK.new_empty(picks, dtype=torch.int32)
+    places = torch.empty_like(sorted_picks)
     count_picks[(runs,)](
         ids_RK, counts, picks, first, num_experts, RUN=RUN, EXPERTS=experts, num_warps=4
     )
@@ -226,6 +184,7 @@ def by_group(
         totals,
         starts,
         sorted_picks,
+        places,
         picks,
         first,
         num_experts,
@@ -236,73 +195,91 @@ def by_group(
     one, two = tiles or tiles_many(x_RD.dtype)
     weights_KN = gate_up_EDI.view(-1, 2 * inner), down_EID.view(-1, size)
     whole = not (inner % one.columns or size % one.step or size % two.columns or inner % two.step)
-    described = whole and x_RD.dtype == torch.bfloat16 and all(map(aligned, weights_KN))
-    form = by_descriptor if described else by_pointer
-    return form(
+    described = whole and x_RD.dtype in DESCRIBED and all(map(aligned, weights_KN))
+    if described:
+        laid_PD = x_RD.new_empty(picks, size)
+        columns = min(1024, triton.next_power_of_2(size))
+        grid = (x_RD.shape[0], triton.cdiv(size, columns))
+        lay_out[grid](x_RD, places, laid_PD, size, K=top, COLUMNS=columns, num_warps=4)
+        return by_descriptor(
+            laid_PD, weight_RK, weights_KN, starts, sorted_picks, limit, weighted, rounded, one, two
+        )
+    return by_pointer(
         x_RD, weight_RK, weights_KN, starts, sorted_picks, top, limit, weighted, rounded, one, two
     )
 
 
 def by_descriptor(
-    x_RD: Tensor,
+    laid_PD: Tensor,
     weight_RK: Tensor,
     weights_KN: tuple[Tensor, Tensor],
     starts: Tensor,
     sorted_picks: Tensor,
-    top: int,
     limit: float,
     weighted: bool,
     rounded: bool,
     one: Tile,
     two: Tile,
 ) -> Tensor:
-    picks, size, inner = sorted_picks.numel(), x_RD.shape[1], weights_KN[0].shape[1] // 2
+    """laid_PD: rows in sorted order."""
+    picks, size = laid_PD.shape
+    inner = weights_KN[0].shape[1] // 2
     num_experts = weights_KN[0].shape[0] // size
-    sorted_PD, hidden_PI = x_RD.new_empty(picks, size), x_RD.new_empty(picks, inner)
-    out_PD = x_RD.new_empty(picks, size, dtype=torch.float32)
-    columns = min(2048, triton.next_power_of_2(size))
-    lay_out[(picks,)](
-        x_RD, sorted_picks, starts, sorted_PD, size, num_experts, K=top, COLUMNS=columns
-    )
-    programs = num_programs(x_RD.device)
-    tiles_T4 = starts
-    for tile, a_PK, w_KN, out, up in (
-        (one, sorted_PD, weights_KN[0], hidden_PI, True),
-        (two, hidden_PI, weights_KN[1], out_PD, False),
-    ):
+    hidden_PI = laid_PD.new_empty(picks, inner)
+    out_PD = laid_PD.new_empty(picks, size, dtype=torch.float32)
+    programs = num_programs(laid_PD.device)
+
+    def mapped(tile: Tile) -> tuple[Tensor, int]:
         most = triton.cdiv(picks, tile.rows) + num_experts
-        if up or one.rows != two.rows:
-            tiles_T4 = starts.new_empty(most + 1, 4)
-            map_tiles[(triton.cdiv(most, 16),)](
-                starts,
-                tiles_T4,
-                num_experts,
-                most,
-                ROWS=tile.rows,
-                EXPERTS=starts.shape[0],
-                T=16,
-            )
-        stay[(programs,)](
-            TensorDescriptor.from_tensor(a_PK, [tile.rows, tile.step]),
-            TensorDescriptor.from_tensor(w_KN, [tile.step, tile.columns]),
-            out,
-            weight_RK,
-            tiles_T4,
-            most,
-            sorted_picks,
-            a_PK.shape[1],
-            out.shape[1],
-            limit,
-            UP=up,
-            WEIGHTED=weighted,
-            ROUNDED=rounded,
-            ROWS=tile.rows,
-            COLUMNS=tile.columns,
-            STEP=tile.step,
-            PROGRAMS=programs,
-            num_warps=tile.warps,
-            num_stages=tile.stages,
+        tiles_T4 = starts.new_empty(most + 1, 4)
+        grid = (triton.cdiv(most, 16),)
+        map_tiles[grid](
+            starts, tiles_T4, num_experts, most, ROWS=tile.rows, EXPERTS=starts.shape[0], T=16
         )
+        return tiles_T4, most
+
+    tiles_T4, most = mapped(one)
+    up_stay[(programs,)](
+        TensorDescriptor.from_tensor(laid_PD, [one.rows, one.step]),
+        TensorDescriptor.from_tensor(weights_KN[0], [one.step, one.columns]),
+        hidden_PI,
+        weight_RK,
+        tiles_T4,
+        most,
+        sorted_picks,
+        size,
+        inner,
+        limit,
+        WEIGHTED=weighted,
+        ROUNDED=rounded,
+        ROWS=one.rows,
+        COLUMNS=one.columns,
+        STEP=one.step,
+        PROGRAMS=programs,
+        num_warps=one.warps,
+        num_stages=one.stages,
+    )
+    if one.rows != two.rows:
+        tiles_T4, most = mapped(two)
+    down_stay[(programs,)](
+        TensorDescriptor.from_tensor(hidden_PI, [two.rows, two.step]),
+        TensorDescriptor.from_tensor(weights_KN[1], [two.step, two.columns]),
+        out_PD,
+        weight_RK,
+        tiles_T4,
+        most,
+        sorted_picks,
+        inner,
+        size,
+        WEIGHTED=weighted,
+        ROWS=two.rows,
+        COLUMNS=two.columns,
+        STEP=two.step,
+        PIECES=max(1, two.columns // PIECE),
+        PROGRAMS=programs,
+        num_warps=two.warps,
+        num_stages=two.stages,
+    )
     return out_PD
 
 

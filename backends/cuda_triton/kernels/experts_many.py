@@ -50,13 +50,17 @@ def place_picks(
     totals,
     starts,
     sorted_picks,
+    places,
     num_picks,
     first,
     E,
     RUN: tl.constexpr,
     EXPERTS: tl.constexpr,
 ):
-    """sorted_picks by expert, each expert's ascending; starts[e] is its first place."""
+    """sorted_picks by expert, each expert's ascending; starts[e] is its first place.
+
+    places[pick] is where a pick stands, below 0 if its expert is not here.
+    """
     run = tl.program_id(0)
     bin_at = tl.arange(0, EXPERTS)
     total = tl.load(totals + bin_at)
@@ -72,6 +76,7 @@ def place_picks(
     place = tl.gather(start, expert, 0) + rank
     place += tl.load(before + run * EXPERTS + expert)
     tl.store(sorted_picks + place, pick, mask=here)
+    tl.store(places + pick, tl.where(here, place, -1), mask=pick < num_picks)
 
 
 @triton.jit

@@ -9,19 +9,23 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from tensorfold.backends.cuda_triton.kernels.halves import store_rows
 from tensorfold.backends.cuda_triton.kernels.rounded import hidden_of
+
+# Columns of a tile that leave its registers together.
+PIECE = 64
 
 
 @triton.jit
-def lay_out(x, sorted_picks, starts, out, D, E, K: tl.constexpr, COLUMNS: tl.constexpr):
-    """out[place] = the row of x whose pick stands there; places past the last are left."""
-    place = tl.program_id(0)
-    if place < tl.load(starts + E):
-        row = (tl.load(sorted_picks + place) // K).to(tl.int64)
-        for first in range(0, D, COLUMNS):
-            column = first + tl.arange(0, COLUMNS)
-            value = tl.load(x + row * D + column, mask=column < D, other=0.0)
-            tl.store(out + place.to(tl.int64) * D + column, value, mask=column < D)
+def lay_out(x, places, out, D, K: tl.constexpr, COLUMNS: tl.constexpr):
+    """out[place] = a row of x, at the place of each of its picks; other places are left."""
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    value = tl.load(x + row * D + column, mask=column < D, other=0.0)
+    for k in tl.static_range(K):
+        place = tl.load(places + row * K + k)
+        mask = (column < D) & (place >= 0)
+        tl.store(out + place.to(tl.int64) * D + column, value, mask=mask)
 
 
 @triton.jit
@@ -49,7 +53,7 @@ def map_tiles(starts, tiles, E, most, ROWS: tl.constexpr, EXPERTS: tl.constexpr,
 
 
 @triton.jit
-def stay(
+def up_stay(
     a,
     w,
     out,
@@ -60,7 +64,6 @@ def stay(
     inner,
     columns,
     limit,
-    UP: tl.constexpr,
     WEIGHTED: tl.constexpr,
     ROUNDED: tl.constexpr,
     ROWS: tl.constexpr,
@@ -68,10 +71,9 @@ def stay(
     STEP: tl.constexpr,
     PROGRAMS: tl.constexpr,
 ):
-    """a [P, inner] in sorted order, w [E * inner, columns], or twice as many columns if UP.
+    """a [P, inner] in sorted order, w [E * inner, 2 * columns], out [P, columns] likewise.
 
-    UP: out [P, columns] in sorted order. Otherwise out[pick], times the pick's weight unless
-    WEIGHTED.
+    Two loops: in a flat one, two accumulators make the compiler wait for each product.
     """
     program = tl.program_id(0)
     column_tiles = tl.cdiv(columns, COLUMNS)
@@ -80,26 +82,70 @@ def stay(
         at = tiles + tile // column_tiles * 4
         expert, start, stop = tl.load(at), tl.load(at + 1), tl.load(at + 2)
         column = tile % column_tiles * COLUMNS
-        total = tl.zeros((ROWS, COLUMNS), tl.float32)
+        gate = tl.zeros((ROWS, COLUMNS), tl.float32)
         up = tl.zeros((ROWS, COLUMNS), tl.float32)
         for k in range(0, inner, STEP):
             left = a.load([start, k])
             right = w.load([expert * inner + k, column])
-            total = tl.dot(left, right, total, input_precision="ieee")
-            if UP:
-                right = w.load([expert * inner + k, columns + column])
-                up = tl.dot(left, right, up, input_precision="ieee")
+            gate = tl.dot(left, right, gate, input_precision="ieee")
+            right = w.load([expert * inner + k, columns + column])
+            up = tl.dot(left, right, up, input_precision="ieee")
         place = start + tl.arange(0, ROWS)
-        pick = tl.load(sorted_picks + place, mask=place < stop, other=0)
-        share = tl.load(weight + pick, mask=place < stop, other=0.0).to(tl.float32)
-        n = column + tl.arange(0, COLUMNS)
-        mask = (place < stop)[:, None] & (n < columns)[None, :]
-        if UP:
-            value = hidden_of(total, up, share, limit, WEIGHTED, ROUNDED, ROWS, COLUMNS)
-            out_at = out + place.to(tl.int64)[:, None] * columns + n[None, :]
-            tl.store(out_at, value.to(out.dtype.element_ty), mask=mask)
-        else:
+        here = place < stop
+        pick = tl.load(sorted_picks + place, mask=here, other=0)
+        share = tl.load(weight + pick, mask=here, other=0.0).to(tl.float32)
+        value = hidden_of(gate, up, share, limit, WEIGHTED, ROUNDED, ROWS, COLUMNS)
+        store_rows(out, value, place.to(tl.int64), columns, column, here, ROWS, COLUMNS, 1)
+
+
+@triton.jit
+def down_stay(
+    a,
+    w,
+    out,
+    weight,
+    tiles,
+    most,
+    sorted_picks,
+    inner,
+    columns,
+    WEIGHTED: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    STEP: tl.constexpr,
+    PIECES: tl.constexpr,
+    PROGRAMS: tl.constexpr,
+):
+    """a [P, inner] in sorted order, w [E * inner, columns]: out[pick], times the pick's weight
+    unless WEIGHTED.
+
+    One flat loop over tiles and steps, so that a tile's loads run beside the last one's stores.
+    """
+    program = tl.program_id(0)
+    column_tiles = tl.cdiv(columns, COLUMNS)
+    num_tiles = tl.load(tiles + most * 4) * column_tiles
+    steps = inner // STEP
+    tile = program - PROGRAMS
+    step = steps - 1
+    expert, start, stop, column = 0, 0, 0, 0
+    total = tl.zeros((ROWS, COLUMNS), tl.float32)
+    for _ in range(tl.cdiv(num_tiles - program, PROGRAMS) * steps):
+        step = tl.where(step == steps - 1, 0, step + 1)
+        if step == 0:
+            tile += PROGRAMS
+            at = tiles + tile // column_tiles * 4
+            expert, start, stop = tl.load(at), tl.load(at + 1), tl.load(at + 2)
+            column = tile % column_tiles * COLUMNS
+        left = a.load([start, step * STEP])
+        right = w.load([expert * inner + step * STEP, column])
+        total = tl.dot(left, right, total, input_precision="ieee")
+        if step == steps - 1:
+            place = start + tl.arange(0, ROWS)
+            here = place < stop
+            pick = tl.load(sorted_picks + place, mask=here, other=0)
             if not WEIGHTED:
+                share = tl.load(weight + pick, mask=here, other=0.0).to(tl.float32)
                 total = total * share[:, None]
-            out_at = out + pick.to(tl.int64)[:, None] * columns + n[None, :]
-            tl.store(out_at, total, mask=mask)
+            row = pick.to(tl.int64)
+            store_rows(out, total, row, columns, column, here, ROWS, COLUMNS, PIECES)
+            total = tl.zeros((ROWS, COLUMNS), tl.float32)

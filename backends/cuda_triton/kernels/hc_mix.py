@@ -1,8 +1,9 @@
 """`hc_mix` and `hc_split`: the mixing product in fixed runs of its inner dimension, then a program
 a row that adds them, does the Sinkhorn steps and, for `hc_split`, collapses the streams.
 
-Both launches have one shape for every number of rows, but for how many columns a program collapses,
-which is no sum over columns. F is N * D, M the product's outputs, S runs.
+Both launches have one shape for every number of rows, but for how many rows a program of the first
+has, which give each the same bits, and how many columns one of the second collapses, which is no
+sum over columns. F is N * D, M the product's outputs, S runs.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from tensorfold.backends.cuda_triton.kernels.products import exact_dot
 from tensorfold.backends.cuda_triton.kernels.whole import whole
 
 RUN = 256  # of F
-ROWS, STEP = 64, 64
+STEP = 64
+# Rows and warps of a program, and from how many rows on; either gives a row the same bits.
+SOME, MANY, MANY_ROWS = (64, 4), (128, 8), 1024
 FEW = 16
 # The Sinkhorn steps are a chain of small sums, which one warp does without waiting for another.
 WARPS = 1
@@ -151,7 +154,8 @@ def mixed(
         return first, post_RN, comb_RNN
     z_SRM = x_RND.new_empty(runs, rows, outputs, dtype=torch.float32)
     square_SR = x_RND.new_empty(runs, rows, dtype=torch.float32)
-    mix_runs[(runs, triton.cdiv(rows, ROWS))](
+    tile_rows, warps = SOME if rows < MANY_ROWS else MANY
+    mix_runs[(runs, triton.cdiv(rows, tile_rows))](
         x_RND,
         fn_MF,
         z_SRM,
@@ -159,11 +163,11 @@ def mixed(
         rows,
         inner,
         outputs,
-        ROWS=ROWS,
+        ROWS=tile_rows,
         OUTPUTS=max(16, triton.next_power_of_2(outputs)),
         STEP=STEP,
         RUN=RUN,
-        num_warps=4,
+        num_warps=warps,
         num_stages=3,
     )
     columns = min(512 if rows <= FEW else 4096, triton.next_power_of_2(d))

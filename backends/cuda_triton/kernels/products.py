@@ -65,6 +65,7 @@ def product(
     w_by_part,
     w_by_n,
     w_by_k,
+    w_by_third,
     out_by_row,
     out_by_part,
     ROWS: tl.constexpr,
@@ -72,8 +73,12 @@ def product(
     STEP: tl.constexpr,
     WHOLE_N: tl.constexpr,
     WHOLE_K: tl.constexpr,
+    THIRDS: tl.constexpr,
 ):
-    """out[r, p, n] = x[r, p] . w[p, :, n]; a program has one part of a tile of rows and columns."""
+    """out[r, p, n] = x[r, p] . w[p, :, n]; a program has one part of a tile of rows and columns.
+
+    THIRDS: w is three bfloat16, which `exact_dot` would make of a float32 one.
+    """
     part = tl.program_id(2).to(tl.int64)
     row = (tl.program_id(1) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
@@ -92,7 +97,15 @@ def product(
             b = tl.load(w_at + k * w_by_k)
         else:
             b = tl.load(w_at + k * w_by_k, mask=w_mask, other=0.0)
-        total = exact_dot(a, b, total)
+        if THIRDS:
+            second_at = w_at + w_by_third + k * w_by_k
+            second = tl.load(second_at, mask=w_mask, other=0.0)
+            third = tl.load(second_at + w_by_third, mask=w_mask, other=0.0)
+            total = tl.dot(a, third, total)
+            total = tl.dot(a, second, total)
+            total = tl.dot(a, b, total)
+        else:
+            total = exact_dot(a, b, total)
     out_at = out + part * out_by_part + row[:, None] * out_by_row + column[None, :]
     tl.store(out_at, total.to(out.dtype.element_ty), mask=here[:, None] & (column[None, :] < N))
 
@@ -128,6 +141,7 @@ def add_parts(parts, out, size, P: tl.constexpr, THIRDS: tl.constexpr, BLOCK: tl
 BROAD, SLIM = 8192, 2048
 # `exact_dot` of two formats sums a step's thirds apart, so the step is part of the arithmetic.
 MIXED_STEP = 64
+TILE_THIRDS = Tile(128, 64, MIXED_STEP, 8, 3)
 # Tiles are the fastest of about ten each, timed on an H200 with weights that no cache held. Here,
 # those of programs that stay, with how long one takes beside the others.
 STAY = (
@@ -135,7 +149,7 @@ STAY = (
     (Tile(128, 128, 64, 4, 4), 54),
     (Tile(64, 128, 64, 4, 4), 43),
 )
-STAY_PARTS = ((Tile(128, 128, 32, 8, 4), 54), (Tile(64, 128, 32, 4, 4), 43))
+STAY_PARTS = ((Tile(128, 128, 64, 8, 3), 54), (Tile(64, 128, 32, 4, 4), 43))
 
 
 def few(rows: int, w: Weight, apart: bool) -> bool:
@@ -171,7 +185,8 @@ def tile_many(rows: int, w: Weight, apart: bool, programs: int) -> Tile:
         count = triton.cdiv(rows, tile.rows) * triton.cdiv(w.n, tile.columns)
         return triton.cdiv(count * (w.parts if apart else 1), programs) * cost
 
-    return min(STAY if apart or w.parts == 1 else STAY_PARTS, key=time)[0]
+    tile = min(STAY if apart or w.parts == 1 else STAY_PARTS, key=time)[0]
+    return tile._replace(step=32, stages=4) if w.k % tile.step else tile
 
 
 def result_type(x: Tensor, w: Tensor) -> torch.dtype:
@@ -183,9 +198,16 @@ def run_parts(x: Tensor, x_by_row: int, x_by_part: int, w: Weight, out: Tensor, 
     rows = out.shape[0]
     if not rows:
         return
+    by_third = 0
     if x.dtype != w.tensor.dtype:
-        columns = 32 if tile.rows <= 32 else 64
-        tile = tile._replace(columns=columns, step=MIXED_STEP, stages=3)
+        if rows > 64 and w.tensor.dtype == torch.float32:
+            # Many programs would make the same thirds.
+            by_third = w.tensor.numel()
+            w = w._replace(tensor=split(w.tensor.view(-1, w.tensor.shape[-1])))
+            tile = TILE_THIRDS
+        else:
+            columns = 32 if tile.rows <= 32 else 64
+            tile = tile._replace(columns=columns, step=MIXED_STEP, stages=3)
     grid = (triton.cdiv(w.n, tile.columns), triton.cdiv(rows, tile.rows), w.parts)
     product[grid](
         x,
@@ -199,6 +221,7 @@ def run_parts(x: Tensor, x_by_row: int, x_by_part: int, w: Weight, out: Tensor, 
         w.by_part,
         w.by_n,
         w.by_k,
+        by_third,
         out.stride(0),
         out.stride(1),
         ROWS=tile.rows,
@@ -206,6 +229,7 @@ def run_parts(x: Tensor, x_by_row: int, x_by_part: int, w: Weight, out: Tensor, 
         STEP=tile.step,
         WHOLE_N=w.n % tile.columns == 0,
         WHOLE_K=w.k % tile.step == 0,
+        THIRDS=by_third > 0,
         num_warps=tile.warps,
         num_stages=tile.stages,
     )
