@@ -54,7 +54,6 @@ def kda_inputs(
     heads, size = config.kda_heads, config.kda_size
     inner = heads * size
     u_RC, down_RK, beta_RH = joined.split([3 * inner, 2 * size, heads], dim=-1)
-    u_RC = u_RC.contiguous()
     y_RC = ops.short_conv(u_RC, state.history_LHC, plan.source_RT, w.taps_CT)
     q_RHK, k_RHK, v_RHV = y_RC.view(-1, 3, heads, size).unbind(1)
     # a / sqrt(sum(a^2) + eps) is the RMS norm with eps / size, times size ** -0.5.
@@ -63,7 +62,7 @@ def kda_inputs(
     up_R2C = wide(ops.linear_heads(down_RK.reshape(-1, 2, size), w.gates_2KC))
     forget_RHK = (up_R2C[:, 0] + w.dt_bias).view(-1, heads, size)
     gate_RHK = config.gate_bound * sigmoid(w.rate_H1 * forget_RHK)
-    inputs = KdaInputs(q_RHK, k_RHK, v_RHV.contiguous(), gate_RHK, sigmoid(wide(beta_RH)))
+    inputs = KdaInputs(q_RHK, k_RHK, v_RHV, gate_RHK, sigmoid(wide(beta_RH)))
     return u_RC, inputs, up_R2C[:, 1]
 
 
@@ -110,7 +109,8 @@ def kda_window(
     # One row past the end takes what the missing rows of short windows gave.
     o_RHV = o_BWHV.new_zeros(x_RD.shape[0] + 1, *o_BWHV.shape[2:])
     o_RHV = o_RHV.index_put((rows.rows_BW,), o_BWHV)[:-1]
-    return kda_output(config, ops, w, o_RHV, out_gate_RC), Pending(u_RC, () if alone else by_window)
+    pending = Pending(u_RC.contiguous(), () if alone else by_window)
+    return kda_output(config, ops, w, o_RHV, out_gate_RC), pending
 
 
 def over_windows(part_R: Tensor, rows_BW: Tensor) -> Tensor:

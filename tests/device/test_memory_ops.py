@@ -181,6 +181,12 @@ def test_blocks_equal_the_recurrence_and_their_cuts(gate: float | None, dtype: t
         )
         assert torch.equal(part, whole[here])
     assert torch.equal(cut_state, whole_state)
+    among = torch.full((2048, 3, *inputs[2].shape[1:]), float("nan"), dtype=dtype, device="cuda")
+    among[:, 2] = inputs[2]
+    found_state = state.clone()
+    apart = [*inputs[:2], among[:, 2], *inputs[3:]]
+    assert torch.equal(BY_MEMORY["kda_blocks"](*apart, rows_NT, lane_N, found_state), whole)
+    assert torch.equal(found_state, whole_state)
     few = [x[:200] for x in inputs]
     index = torch.arange(256, device="cuda").clamp(max=200).view(-1, 64)
     found_state, wanted_state = state.clone(), state.double()

@@ -105,7 +105,7 @@ def test_blocks_made_a_few_at_a_time_equal_all_at_once(monkeypatch: pytest.Monke
     lanes = torch.tensor([2, 2, 2, 0, 0])
     whole_state, few_state = start(3), start(3)
     wanted = kda_blocks(*both, index, lanes, whole_state)
-    monkeypatch.setattr(module, "SCRATCH", 2 * 4 * HEADS * BLOCK * (3 * 32 + 2 * BLOCK + 16))
+    monkeypatch.setattr(module, "SCRATCH", 2 * 4 * HEADS * BLOCK * (3 * 32 + 3 * BLOCK + 16))
     assert torch.equal(kda_blocks(*both, index, lanes, few_state), wanted)
     assert torch.equal(few_state, whole_state)
     alone = start(3)
@@ -120,6 +120,16 @@ def test_a_short_last_block_gives_its_rows_the_bits_of_a_full_one(count: int) ->
     rows = some_rows(128, None)
     wanted = run(rows, start())
     assert torch.equal(run([part[:count] for part in rows], start()), wanted[:count])
+
+
+def test_values_among_wider_rows_give_what_they_give_alone() -> None:
+    rows, state, other = some_rows(70, None), start(), start()
+    wanted = run(rows, state)
+    among = torch.stack([torch.full_like(rows[2], float("nan")), rows[2]], 1)
+    found = run([*rows[:2], among[:, 1], *rows[3:]], other)
+    assert not among[:, 1].is_contiguous()
+    assert torch.equal(found, wanted)
+    assert torch.equal(other, state)
 
 
 def test_rows_of_no_block_are_zero() -> None:

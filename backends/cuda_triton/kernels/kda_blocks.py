@@ -1,11 +1,11 @@
-"""`kda_blocks`: the block form of the delta rule (Yang et al., 2024), in five kernels.
+"""`kda_blocks`: the block form of the delta rule (Yang et al., 2024), in six kernels.
 
 Of a block and head `cumulate` adds up gates, `within` scores rows against one another a sub-block
-at a time, `corners` inverts the mutual corrections of the rows of each sub-block, and `solve`
-carries them from sub-block to sub-block. `across` has some columns of one head's state of a lane
-and walks the lane's blocks. What the others leave for it is made for a few blocks at a time. A
-block is always 64 rows, and a row is made of the rows up to it: where a prompt or a call ends moves
-no sum.
+at a time, `corners` inverts the mutual corrections of the rows of each sub-block, `invert` carries
+them from sub-block to sub-block, and `solve` corrects values and keys. `across` has some columns
+of one head's state of a lane and walks the lane's blocks. What the others leave for it is made for
+a few blocks at a time. A block is always 64 rows, and a row is made of the rows up to it: where a
+prompt or a call ends moves no sum.
 
 T rows of a block, S sub-blocks of P rows, K key and V value sizes, C columns.
 """
@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from tensorfold.backends.cuda_triton.kernels.whole import in_place, precision, whole
+from tensorfold.backends.cuda_triton.kernels.whole import heads_whole, in_place, precision, whole
 from tensorfold.core.ops.kda_blocks import BLOCK
 
 # Exponents are taken from a sub-block's first row, which no later row moves. At the least gate
@@ -26,7 +26,7 @@ from tensorfold.core.ops.kda_blocks import BLOCK
 PART = 16
 PARTS = BLOCK // PART
 LIFT = tl.constexpr(2.0**54)
-# Keys of a slice of `within` and columns of a program of `solve`: few registers, many programs.
+# Keys of a slice of `within` and columns of one of `solve`: few registers, many programs.
 SLICE = 32
 SOLVED = 64
 # Columns of a state in a program of `across`: two a head of 128, 128 programs for 64 heads.
@@ -35,7 +35,9 @@ COLUMNS = 64
 CUMULATE_WARPS = 4
 WITHIN_WARPS = 2
 WITHIN_STAGES = 3
+INVERT_WARPS = 2
 SOLVE_WARPS = 4
+SOLVE_STAGES = 1
 ACROSS_WARPS = 8
 ACROSS_STAGES = 2
 # What is left for `across` at once, in bytes: large launches, and small beside a model.
@@ -128,86 +130,101 @@ def corners(lower, corner, T: tl.constexpr, P: tl.constexpr):
 
 
 @triton.jit
-def right_of(
-    x, beta, rows, total, num_rows, block, left, part, head, column, HEADS, SIZE, SIZES, T,
-    P: tl.constexpr, ERASE: tl.constexpr,
-):  # fmt: skip
-    """A sub-block's right-hand side: its values, or what its keys find of the state."""
+def rates_of(beta, rows, num_rows, block, part, head, HEADS, T, P: tl.constexpr):
+    """A sub-block's rows of the diagonal matrix of rates [P, T]."""
     place_P = part * P + tl.arange(0, P)
     row_P = tl.load(rows + block * T + place_P).to(tl.int64)
-    here_P = row_P < num_rows
-    at = (row_P * HEADS + head)[:, None] * SIZE + column[None, :]
-    mask = here_P[:, None] & (column < SIZE)[None, :]
-    x_PC = tl.load(x + at, mask=mask, other=0.0).to(tl.float32)
-    rate_P = tl.load(beta + row_P * HEADS + head, mask=here_P, other=0.0).to(tl.float32)
-    x_PC = rate_P[:, None] * x_PC
-    if ERASE:
-        total_at = total + (left + place_P)[:, None] * SIZES + column[None, :]
-        x_PC *= tl.exp(tl.load(total_at, mask=(column < SIZES)[None, :], other=0.0))
-    return x_PC
+    rate_P = tl.load(beta + row_P * HEADS + head, mask=row_P < num_rows, other=0.0)
+    own = place_P[:, None] == tl.arange(0, T)[None, :]
+    return tl.where(own, rate_P.to(tl.float32)[:, None], 0.0)
 
 
 @triton.jit
 def taken(
-    right_PC, lower, left, part, other, solved_PC, T, PRECISION: tl.constexpr, P: tl.constexpr
+    right_PT, lower, left, part, other, solved_PT, T, PRECISION: tl.constexpr, P: tl.constexpr
 ):
     """What is left of a right-hand side when an earlier sub-block's rows are solved."""
     p = tl.arange(0, P)
     lower_PP = tl.load(lower + (left + part * P + p)[:, None] * T + other * P + p[None, :])
-    return right_PC - tl.dot(lower_PP, solved_PC, input_precision=PRECISION)
+    return right_PT - tl.dot(lower_PP, solved_PT, input_precision=PRECISION)
 
 
 @triton.jit
 def put_solved(
-    right_PC, corner, out, left, part, column, SIZES, PRECISION: tl.constexpr, P: tl.constexpr
+    right_PT, corner, out, left, part, T: tl.constexpr, PRECISION: tl.constexpr, P: tl.constexpr
 ):
     p = tl.arange(0, P)
     left_P = left + part * P + p
     corner_PP = tl.load(corner + left_P[:, None] * P + p[None, :])
-    solved_PC = tl.dot(corner_PP, right_PC, input_precision=PRECISION)
-    put = out + left_P[:, None] * SIZES + column[None, :]
-    tl.store(put, solved_PC, mask=(column < SIZES)[None, :])
-    return solved_PC
+    solved_PT = tl.dot(corner_PP, right_PT, input_precision=PRECISION)
+    tl.store(out + left_P[:, None] * T + tl.arange(0, T)[None, :], solved_PT)
+    return solved_PT
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def invert(
+    beta, rows, lower, corner, out, num_rows, HEADS: tl.constexpr, T: tl.constexpr,
+    P: tl.constexpr, HOW: tl.constexpr,
+):  # fmt: skip
+    """out [blocks, heads, T, T] = (I + lower)^-1 times the rates; T is four sub-blocks."""
+    head = tl.program_id(0)
+    block = tl.program_id(1).to(tl.int64)
+    left = (block * HEADS + head) * T
+    right0 = rates_of(beta, rows, num_rows, block, 0, head, HEADS, T, P)
+    right1 = rates_of(beta, rows, num_rows, block, 1, head, HEADS, T, P)
+    right2 = rates_of(beta, rows, num_rows, block, 2, head, HEADS, T, P)
+    right3 = rates_of(beta, rows, num_rows, block, 3, head, HEADS, T, P)
+    solved = put_solved(right0, corner, out, left, 0, T, HOW, P)
+    right1 = taken(right1, lower, left, 1, 0, solved, T, HOW, P)
+    right2 = taken(right2, lower, left, 2, 0, solved, T, HOW, P)
+    right3 = taken(right3, lower, left, 3, 0, solved, T, HOW, P)
+    solved = put_solved(right1, corner, out, left, 1, T, HOW, P)
+    right2 = taken(right2, lower, left, 2, 1, solved, T, HOW, P)
+    right3 = taken(right3, lower, left, 3, 1, solved, T, HOW, P)
+    solved = put_solved(right2, corner, out, left, 2, T, HOW, P)
+    right3 = taken(right3, lower, left, 3, 2, solved, T, HOW, P)
+    put_solved(right3, corner, out, left, 3, T, HOW, P)
+
+
+@triton.jit
+def solve_slice(
+    x, solved_TT, total, out, row_T, num_rows, head, left, column, by_row, HEADS, SIZE, SIZES, T,
+    ERASE: tl.constexpr, HOW: tl.constexpr,
+):  # fmt: skip
+    t = tl.arange(0, T)
+    at = (row_T * by_row + head * SIZE)[:, None] + column[None, :]
+    mask = (row_T < num_rows)[:, None] & (column < SIZE)[None, :]
+    x_TC = tl.load(x + at, mask=mask, other=0.0).to(tl.float32)
+    own = (left + t)[:, None] * SIZES + column[None, :]
+    if ERASE:
+        x_TC *= tl.exp(tl.load(total + own))
+    tl.store(out + own, tl.dot(solved_TT, x_TC, input_precision=HOW))
 
 
 @triton.jit(do_not_specialize=["num_rows"])
 def solve(
-    x, beta, rows, total, lower, corner, out, num_rows, HEADS: tl.constexpr, SIZE: tl.constexpr,
-    SIZES: tl.constexpr, C: tl.constexpr, T: tl.constexpr, P: tl.constexpr, ERASE: tl.constexpr,
-    HOW: tl.constexpr,
+    v, k, rows, total, solved, value, erase, num_rows, v_by_row, HEADS: tl.constexpr,
+    KEY: tl.constexpr, VALUE: tl.constexpr, KEYS: tl.constexpr, VALUES: tl.constexpr,
+    C: tl.constexpr, T: tl.constexpr, HOW: tl.constexpr,
 ):  # fmt: skip
-    """out [blocks, heads, T, SIZES] = (I + lower)^-1 of beta times x, some columns of it; T is four
-    sub-blocks."""
+    """value and erase [blocks, heads, T, size] = (I + lower)^-1 of beta times the values, and times
+    what the keys find of the state, C columns at a time."""
     head = tl.program_id(0)
     block = tl.program_id(1).to(tl.int64)
-    column = tl.program_id(2) * C + tl.arange(0, C)
+    t = tl.arange(0, T)
     left = (block * HEADS + head) * T
-    right0 = right_of(
-        x, beta, rows, total, num_rows, block, left, 0, head, column, HEADS, SIZE, SIZES, T, P,
-        ERASE,
-    )  # fmt: skip
-    right1 = right_of(
-        x, beta, rows, total, num_rows, block, left, 1, head, column, HEADS, SIZE, SIZES, T, P,
-        ERASE,
-    )  # fmt: skip
-    right2 = right_of(
-        x, beta, rows, total, num_rows, block, left, 2, head, column, HEADS, SIZE, SIZES, T, P,
-        ERASE,
-    )  # fmt: skip
-    right3 = right_of(
-        x, beta, rows, total, num_rows, block, left, 3, head, column, HEADS, SIZE, SIZES, T, P,
-        ERASE,
-    )  # fmt: skip
-    solved = put_solved(right0, corner, out, left, 0, column, SIZES, HOW, P)
-    right1 = taken(right1, lower, left, 1, 0, solved, T, HOW, P)
-    right2 = taken(right2, lower, left, 2, 0, solved, T, HOW, P)
-    right3 = taken(right3, lower, left, 3, 0, solved, T, HOW, P)
-    solved = put_solved(right1, corner, out, left, 1, column, SIZES, HOW, P)
-    right2 = taken(right2, lower, left, 2, 1, solved, T, HOW, P)
-    right3 = taken(right3, lower, left, 3, 1, solved, T, HOW, P)
-    solved = put_solved(right2, corner, out, left, 2, column, SIZES, HOW, P)
-    right3 = taken(right3, lower, left, 3, 2, solved, T, HOW, P)
-    put_solved(right3, corner, out, left, 3, column, SIZES, HOW, P)
+    row_T = tl.load(rows + block * T + t).to(tl.int64)
+    solved_TT = tl.load(solved + (left + t)[:, None] * T + t[None, :])
+    for first in range(0, VALUES, C):
+        solve_slice(
+            v, solved_TT, total, value, row_T, num_rows, head, left, first + tl.arange(0, C),
+            v_by_row, HEADS, VALUE, VALUES, T, False, HOW,
+        )  # fmt: skip
+    for first in range(0, KEYS, C):
+        solve_slice(
+            k, solved_TT, total, erase, row_T, num_rows, head, left, first + tl.arange(0, C),
+            HEADS * KEY, HEADS, KEY, KEYS, T, True, HOW,
+        )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["num_rows", "num_blocks"])
@@ -295,9 +312,10 @@ def kda_blocks(
     num_blocks = rows_NT.shape[0]
     keys, values = (max(PART, triton.next_power_of_2(size)) for size in (key, value))
     columns = min(COLUMNS, values)
-    widths = (keys, BLOCK, BLOCK, PART, values, keys)
+    widths = (keys, BLOCK, BLOCK, PART, BLOCK, values, keys)
     at_once = max(1, SCRATCH // (4 * heads * BLOCK * sum(widths)))
-    q, k, v, gate, beta = (whole(x) for x in (q_RHK, k_RHK, v_RHV, gate_RHK, beta_RH))
+    q, k, gate, beta = (whole(x) for x in (q_RHK, k_RHK, gate_RHK, beta_RH))
+    v, v_by_row = heads_whole(v_RHV)
     state = in_place(state_LHKV)
     sizes = {"HEADS": heads, "T": BLOCK}
     by_key = {**sizes, "KEY": key, "KEYS": keys}
@@ -307,7 +325,7 @@ def kda_blocks(
         torch.empty(min(at_once, num_blocks), heads, BLOCK, width, device=q.device)
         for width in widths
     ]
-    total, lower, inner, corner, solved, erase = scratch
+    total, lower, inner, corner, inverse, solved, erase = scratch
     for first in range(0, num_blocks, at_once):
         blocks = min(at_once, num_blocks - first)
         grid = (heads, blocks)
@@ -320,15 +338,15 @@ def kda_blocks(
             num_stages=WITHIN_STAGES,
         )  # fmt: skip
         corners[(heads * blocks,)](lower, corner, T=BLOCK, P=PART, num_warps=1)
-        for x, size, padded, out, erases in (
-            (v, value, values, solved, False),
-            (k, key, keys, erase, True),
-        ):
-            step = min(SOLVED, padded)
-            solve[(*grid, triton.cdiv(padded, step))](
-                x, beta, block_rows, total, lower, corner, out, rows, **sizes, SIZE=size,
-                SIZES=padded, C=step, P=PART, ERASE=erases, HOW=exact, num_warps=SOLVE_WARPS,
-            )  # fmt: skip
+        invert[grid](
+            beta, block_rows, lower, corner, inverse, rows, **sizes, P=PART, HOW=exact,
+            num_warps=INVERT_WARPS,
+        )  # fmt: skip
+        solve[grid](
+            v, k, block_rows, total, inverse, solved, erase, rows, v_by_row, **by_key, VALUE=value,
+            VALUES=values, C=min(SOLVED, keys, values), HOW=exact, num_warps=SOLVE_WARPS,
+            num_stages=SOLVE_STAGES,
+        )  # fmt: skip
         across[(triton.cdiv(value, columns), heads, blocks)](
             q, k, block_rows, lanes, total, solved, erase, inner, state, out_RHV, rows, blocks,
             **by_key, VALUE=value, VALUES=values, COLUMNS=columns, PRECISION=how,

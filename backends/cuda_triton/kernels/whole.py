@@ -18,6 +18,16 @@ def whole(x: Tensor) -> Tensor:
     return x if x.data_ptr() % ALIGNED == 0 else x.clone()
 
 
+def heads_whole(x_RHC: Tensor) -> tuple[Tensor, int]:
+    """A tensor whose rows are whole by themselves, and how far apart they begin."""
+    _, heads, size = x_RHC.shape
+    apart = x_RHC.stride(0)
+    begins = x_RHC.data_ptr() % ALIGNED == 0 == apart * x_RHC.element_size() % ALIGNED
+    if x_RHC.stride()[1:] == (size, 1) and begins:
+        return x_RHC, apart
+    return whole(x_RHC), heads * size
+
+
 def in_place(x: Tensor) -> Tensor:
     """x, which is written: it cannot be a copy."""
     assert x.is_contiguous(), x.stride()
