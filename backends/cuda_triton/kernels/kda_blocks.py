@@ -2,10 +2,10 @@
 
 Of a block and head `cumulate` adds up gates, `within` scores rows against one another a sub-block
 at a time, `corners` inverts the mutual corrections of the rows of each sub-block, `invert` carries
-them from sub-block to sub-block, and `solve` corrects values and keys. `across` has some columns
-of one head's state of a lane and walks the lane's blocks. What the others leave for it is made for
-a few blocks at a time. A block is always 64 rows, and a row is made of the rows up to it: where a
-prompt or a call ends moves no sum.
+them from sub-block to sub-block, and `solve` corrects values and keys. `across`, here or in
+`kda_hopper`, has some columns of one head's state of a lane and walks the lane's blocks. What the
+others leave for it is made for a few blocks at a time. A block is always 64 rows, and a row is made
+of the rows up to it: where a prompt or a call ends moves no sum.
 
 T rows of a block, S sub-blocks of P rows, K key and V value sizes, C columns.
 """
@@ -17,6 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from tensorfold.backends.cuda_triton.kernels import kda_hopper
 from tensorfold.backends.cuda_triton.kernels.whole import heads_whole, in_place, precision, whole
 from tensorfold.core.ops.kda_blocks import BLOCK
 
@@ -347,9 +348,25 @@ def kda_blocks(
             VALUES=values, C=min(SOLVED, keys, values), HOW=exact, num_warps=SOLVE_WARPS,
             num_stages=SOLVE_STAGES,
         )  # fmt: skip
+        walked = (
+            q,
+            k,
+            block_rows,
+            lanes,
+            total,
+            solved,
+            erase,
+            inner,
+            state,
+            out_RHV,
+            rows,
+            blocks,
+        )
+        if kda_hopper.fits(q, v):
+            kda_hopper.launch(walked)
+            continue
         across[(triton.cdiv(value, columns), heads, blocks)](
-            q, k, block_rows, lanes, total, solved, erase, inner, state, out_RHV, rows, blocks,
-            **by_key, VALUE=value, VALUES=values, COLUMNS=columns, PRECISION=how,
+            *walked, **by_key, VALUE=value, VALUES=values, COLUMNS=columns, PRECISION=how,
             num_warps=2 * ACROSS_WARPS if how == "ieee" else ACROSS_WARPS,
             num_stages=ACROSS_STAGES,
         )  # fmt: skip
