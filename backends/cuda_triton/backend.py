@@ -7,10 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 from tensorfold.backends.cuda_triton import library
+from tensorfold.backends.cuda_triton.ahead import compile_ahead, start_pool
 from tensorfold.backends.cuda_triton.table import candidates
-from tensorfold.core.backend_api import EngineOrder
+from tensorfold.core.backend_api import EngineOrder, Progress
 from tensorfold.core.engine.compile import compile_layer, library_ops
 from tensorfold.core.engine.graphs import Queued
 from tensorfold.core.engine.open_engine import Compile, Device, open_torch_engine
@@ -25,8 +27,9 @@ from tensorfold.core.settings import Settings
 
 NAMESPACE = "tensorfold_cuda_triton"
 DEVICE = torch.device("cuda", 0)
-# Rows of a prompt need no padding.
-TILE = 1
+# Two: a size of one is a shape of its own to a compiler.
+TILE = 2
+WARP = 32
 FORMATS = (torch.bfloat16, torch.float32)
 # What a forward may take beside weights and state, in bytes.
 SPARE = 4 << 30
@@ -46,13 +49,25 @@ def runner(rounds: Rounds) -> Runner:
 def keep_compiled(settings: Settings) -> None:
     """Have the compilers keep what they make between starts, where nothing else was told."""
     folder = Path(settings.cache_dir) if settings.cache_dir else Path.home() / ".cache/tensorfold"
+    # Torch puts its own folder into the environment once it is imported: nobody told that one.
+    untold = {None, default_cache_dir()}
     for name, inside in CACHES.items():
-        os.environ.setdefault(name, str(folder / inside))
+        if os.environ.get(name) in untold:
+            os.environ[name] = str(folder / inside)
 
 
 def free_bytes() -> int:
     free, _ = torch.cuda.mem_get_info(DEVICE)
     return int(free)
+
+
+def ahead(rehearse: Callable[[], None], progress: Progress) -> None:
+    major, minor = torch.cuda.get_device_capability(DEVICE)
+    compile_ahead(
+        rehearse,
+        ("cuda", 10 * major + minor, WARP),
+        lambda done, total: progress("compiling kernels", done, total),
+    )
 
 
 def device_of(order: EngineOrder) -> Device:
@@ -62,6 +77,7 @@ def device_of(order: EngineOrder) -> Device:
     if missing:
         raise StartError(f"cuda-triton has no kernel for {', '.join(missing)}")
     keep_compiled(order.settings)
+    start_pool()
     major, minor = torch.cuda.get_device_capability(DEVICE)
     return Device(
         backend="cuda-triton",
@@ -76,6 +92,7 @@ def device_of(order: EngineOrder) -> Device:
         graph=graph,
         runner=runner,
         compiles=True,
+        ahead=ahead,
     )
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from tensorfold.core.ops import SPECS, Ops
 
@@ -67,3 +68,18 @@ def capturing(function: Callable[..., Any], *, backend: Any = "inductor") -> Cal
 def compile_layer(function: Callable[..., Any]) -> Callable[..., Any]:
     """A kind of layer, compiled."""
     return capturing(function)
+
+
+def fix_sizes(held: Any) -> None:
+    """Tell the compiler that tensors under `held` never change their sizes: weights and state.
+
+    With sizes that are numbers, graphs are traced sooner, have fewer guards and simpler kernels.
+    """
+    if isinstance(held, Tensor):
+        torch._dynamo.mark_static(held)
+    elif is_dataclass(held) and not isinstance(held, type):
+        for field in fields(held):
+            fix_sizes(getattr(held, field.name))
+    elif isinstance(held, dict | list | tuple):
+        for part in held.values() if isinstance(held, dict) else held:
+            fix_sizes(part)

@@ -16,10 +16,11 @@ from tensorfold.core.checkpoint import identity
 from tensorfold.core.checkpoint.load import elements
 from tensorfold.core.draft_settings import head_drafts
 from tensorfold.core.engine import agreement, checks, meeting, optable
-from tensorfold.core.engine.agreement import round_sizes
+from tensorfold.core.engine.compile import fix_sizes
 from tensorfold.core.engine.group import Group, ranked
 from tensorfold.core.engine.optable import Candidate, Candidates
 from tensorfold.core.engine.probe import Sizes, exercise, model_calls
+from tensorfold.core.engine.rehearsal import lengths, zeroed
 from tensorfold.core.engine.room import fit, held_by_rank
 from tensorfold.core.engine.round_costs import time_rounds
 from tensorfold.core.engine.runner import Rounds, Runner
@@ -28,7 +29,8 @@ from tensorfold.core.engine.source import FromFolder, Source
 from tensorfold.core.engine.state import Storage, allocate
 from tensorfold.core.engine.table_files import TableFile
 from tensorfold.core.engine.torch_engine import TorchEngine
-from tensorfold.core.engine_api import Info, Opening, Piece, Window
+from tensorfold.core.engine.warming import warm
+from tensorfold.core.engine_api import Info
 from tensorfold.core.errors import StartError
 from tensorfold.core.family_api import CutProduct, Family, Model
 from tensorfold.core.fill_settings import fill_fields
@@ -50,7 +52,8 @@ class Device:
     layer; it is used when the order asks for compiled forwards, or does not say and the device
     `compiles`. `connect` meets other ranks, where it can. `runner` makes what runs the engine's
     steps on this device's queue; none runs them at once. `verdict` judges a library product on a
-    call, `agree` a compiled or captured model on its sizes.
+    call, `agree` a compiled or captured model on its sizes. `ahead` is given a function that calls
+    the ops of a start, and makes ready what they will run.
     """
 
     backend: str
@@ -67,6 +70,7 @@ class Device:
     compiles: bool = False
     verdict: Callable[..., bool] = checks.holds
     agree: Callable[..., agreement.Found] = agreement.sizes_agree
+    ahead: Callable[[Callable[[], None], Progress], None] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -132,12 +136,15 @@ def open_torch_engine(
         chosen, found = choose_ops(loaded, storage, device, group)
         own = optable.table({name: candidate.call for name, candidate in chosen.items()})
         ops = ranked(own, group, loaded.vocab_size)
+        if device.ahead is not None:
+            device.ahead(lambda: rehearse(loaded, device, storage, ops), order.progress)
         compiled: Compile | None = None
         if compiled_too:
             ops, compiled = device.graph(ops)
         model = loaded.family.model(loaded.config, loaded.weights, ops, storage.buffers, compiled)
         if compiled is not None:
             order.progress("compiling", 0, 0)
+            fix_sizes((loaded.weights, dict(storage.buffers), storage.table))
             exercise(model, storage, sizes_of(loaded, device))
         if compiled is not None or device.runner is not None:
             order.progress("checking sizes", 0, 0)
@@ -169,36 +176,34 @@ def open_torch_engine(
     return engine
 
 
-def agreed(
-    loaded: Loaded, device: Device, model: Model, storage: Storage
-) -> dict[str, bool | None]:
-    """The check of every size of a forward; raises `StartError` where it fails."""
-    found = device.agree(
+def rehearse(loaded: Loaded, device: Device, storage: Storage, ops: Ops) -> None:
+    """The forwards of a start, with outputs that are zero."""
+    model = loaded.family.model(loaded.config, loaded.weights, zeroed(ops), storage.buffers)
+    sizes = sizes_of(loaded, device)
+    exercise(model, storage, sizes)
+    agree(loaded, device, model, storage)
+    lengths(model, storage, sizes, loaded.chunk_rows)
+    storage.peak = 0
+
+
+def agree(loaded: Loaded, device: Device, model: Model, storage: Storage) -> agreement.Found:
+    return device.agree(
         model,
         storage,
         sizes_of(loaded, device),
         most_rows=loaded.lanes * loaded.window_rows,
         most_prompt=loaded.chunk_rows,
     )
+
+
+def agreed(
+    loaded: Loaded, device: Device, model: Model, storage: Storage
+) -> dict[str, bool | None]:
+    """The check of every size of a forward; raises `StartError` where it fails."""
+    found = agree(loaded, device, model, storage)
     if found.words():
         raise StartError(f"a row's bits are not those of other sizes in {found.words()}")
     return found.checks()
-
-
-def warm(engine: TorchEngine, progress: Progress) -> None:
-    """Run a round of 1, 2, 4 and more streams, so that what a first round makes is there."""
-    info = engine.info
-    counts = [1, *(count for count in round_sizes(info.lanes) if count > 1)]
-    for done, count in enumerate(counts):
-        progress("warming rounds", done, len(counts))
-        streams = range(count)
-        for stream in streams:
-            engine.open(Opening(stream=stream, prompt=(0,), most=1))
-            engine.fill([Piece(stream=stream, start=0, end=1)]).land()
-        engine.round([Window(stream=stream, tokens=(0,)) for stream in streams]).land()
-        for stream in streams:
-            engine.close(stream)
-    engine.storage.peak = 0
 
 
 def name_of(dtype: torch.dtype) -> str:

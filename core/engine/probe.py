@@ -67,8 +67,11 @@ def exercise(model: Model, storage: Storage, sizes: Sizes) -> None:
         page = storage.spec.page
         tokens = torch.randint(0, sizes.vocab_size, (length,), generator=generator).tolist()
 
-        def forward(runs: list[Run], prompt: bool, ahead: int | None = None) -> None:
+        def forward(
+            runs: list[Run], prompt: bool, ahead: int | None = None, sure: bool = True
+        ) -> None:
             built = batch.build(runs, storage, prompt=prompt, tile=sizes.tile, context=context)
+            built = built._replace(sure=sure)
             if ahead is not None:
                 built = built._replace(reads=tuple(Read(len(run.tokens), ahead) for run in runs))
             hidden_RD = model.prompt(built) if prompt else model.window(built)
@@ -83,9 +86,15 @@ def exercise(model: Model, storage: Storage, sizes: Sizes) -> None:
         for ahead in (0, context) if sizes.shortcut else ():
             forward([Run(tokens, seats[0].lane, 0)], True, ahead)
         window = tokens[: min(WINDOW_ROWS, sizes.window_rows, context)]
-        # One block and one stream, whose sizes of one are shapes of their own to a compiler.
+        # One block and one stream, whose sizes of one are shapes of their own to a compiler, and
+        # several prompts at once; rows that are drawn with noise may be run again.
         forward([Run(tokens[: page // 2], seats[0].lane, 0)], True)
-        forward([Run(window[:1], seats[0].lane, 0)], False)
+        if len(seats) > 1:
+            forward([Run(tokens[: page // 2], seat.lane, 0) for seat in seats], True)
+        for some in (seats[:1], seats):
+            for sure in (True, False):
+                forward([Run(window[:1], seat.lane, 0) for seat in some], False, sure=sure)
+            forward([Run(window, seat.lane, 0) for seat in some], False)
         # Every size that visible tokens are rounded up to, since lists are made as wide.
         for width in batch.widths(context):
             start = min(width, context) - len(window)

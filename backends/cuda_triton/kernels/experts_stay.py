@@ -28,7 +28,7 @@ def lay_out(x, places, out, D, K: tl.constexpr, COLUMNS: tl.constexpr):
         tl.store(out + place.to(tl.int64) * D + column, value, mask=mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["most"])
 def map_tiles(starts, tiles, E, most, ROWS: tl.constexpr, EXPERTS: tl.constexpr, T: tl.constexpr):
     """tiles[t] = expert, first and last place (excluded) of a tile of ROWS sorted rows.
 
@@ -52,7 +52,7 @@ def map_tiles(starts, tiles, E, most, ROWS: tl.constexpr, EXPERTS: tl.constexpr,
         tl.store(tiles + most * 4, tl.sum(tiles_of, 0))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["most"])
 def up_stay(
     a,
     w,
@@ -98,7 +98,7 @@ def up_stay(
         store_rows(out, value, place.to(tl.int64), columns, column, here, ROWS, COLUMNS, 1)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["most"])
 def down_stay(
     a,
     w,

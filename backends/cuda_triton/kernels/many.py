@@ -171,9 +171,9 @@ def run_many(x_RK: Tensor, w: Weight, out_RN: Tensor, tile: Tile, apart: bool) -
     """x [R, P * K] to out [R, N] added in the tree, or with `apart` [R, P * N]."""
     rows = x_RK.shape[0]
     by_k = w.by_k != 1
-    tiles = triton.cdiv(rows, tile.rows) * triton.cdiv(w.n, tile.columns)
     added = w.parts > 1 and not apart
-    programs = min(num_programs(x_RK.device), tiles * (1 if added else w.parts))
+    # However many tiles there are: a number that followed them would be a kernel for each.
+    programs = num_programs(x_RK.device)
     size = programs * 2 * tile.rows * tile.columns if added else 0
     held = (x_RK.new_empty(size, dtype=torch.float32),) if added else ()
     kernel = stay_parts if added else stay

@@ -1,0 +1,178 @@
+"""What the kernels of a start are, told without a GPU: Triton's target is one in name alone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+import torch
+
+from tensorfold.core.backend_api import EngineOrder, no_progress
+from tensorfold.core.engine import optable
+from tensorfold.core.engine.agreement import prompt_row
+from tensorfold.core.engine.open_engine import Device, Loaded, load, rehearse, sizes_of
+from tensorfold.core.engine.rehearsal import zeroed
+from tensorfold.core.engine.state import Storage, allocate
+from tensorfold.core.settings import read
+from tensorfold.core.share import Share
+from tensorfold.plugins.manager import discover
+from tensorfold.tools.bench_decode import RAW
+from tensorfold.tools.decode.engines import RandomSource, write_token_map
+
+pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
+
+TARGET = ("cuda", 90, 32)
+CHUNK = 2048
+# Rows that no start has run: one more or less than a tile, odd numbers, several chunks' ends.
+UNSEEN = (3, 18, 33, 67, 131, 190, 257, 301, 701, 1025, 1500, 2047)
+
+
+class Named:
+    """A driver of a GPU that is not here: kernels can be told, not run."""
+
+    def get_current_target(self) -> Any:
+        from triton.backends.compiler import GPUTarget
+
+        return GPUTarget(*TARGET)
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+
+@pytest.fixture(autouse=True)
+def target(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    import triton
+
+    from tensorfold.backends.cuda_triton.kernels import experts, many, products
+
+    for module in (experts, many, products):
+        monkeypatch.setattr(module, "num_programs", lambda device: 132)
+    triton.runtime.driver.set_active(Named())
+    try:
+        yield
+    finally:
+        triton.runtime.driver.set_active(None)
+
+
+def loaded_of(family: str) -> tuple[Loaded, Device, Storage, Any]:
+    from tensorfold.backends.cuda_triton.backend import TILE, graph
+    from tensorfold.backends.cuda_triton.table import candidates
+
+    offer = discover().families[family].value
+    flags = {"lanes": 4, "context": 4096, "chunk_rows": CHUNK, "window_rows": 3}
+    order = EngineOrder(settings=read(flags, {}), family=offer, progress=no_progress)
+    device = Device(
+        backend="named",
+        candidates=candidates(),
+        device=torch.device("cpu"),
+        dtype=torch.bfloat16,
+        tile=TILE,
+        free_bytes=lambda: 1 << 62,
+        bits={},
+        graph=graph,
+    )
+    raw = RAW[family, "tiny"](5)
+    with TemporaryDirectory() as folder:
+        write_token_map(raw, Path(folder))
+        loaded = load(order, RandomSource(raw, Path(folder)), offer, device, Share())
+    storage = allocate(
+        loaded.spec,
+        lanes=loaded.lanes,
+        context=loaded.context,
+        kept_bytes=0,
+        device=torch.device("cpu"),
+    )
+    ops = optable.table({name: choices[0].call for name, choices in candidates().items()})
+    return loaded, device, storage, ops
+
+
+@pytest.mark.parametrize("family", ["glm53", "dsv41"])
+@torch.inference_mode()
+def test_a_prompt_of_any_length_launches_what_the_start_did(family: str) -> None:
+    from tensorfold.backends.cuda_triton.ahead import called_for
+
+    loaded, device, storage, ops = loaded_of(family)
+    started = set(map(repr, called_for(lambda: rehearse(loaded, device, storage, ops))))
+    model = loaded.family.model(loaded.config, loaded.weights, zeroed(ops), storage.buffers)
+    for rows in UNSEEN:
+        prompt = [1] * rows
+        found = called_for(
+            lambda prompt=prompt: prompt_row(  # type: ignore[misc]
+                model, storage, sizes_of(loaded, device), prompt
+            )
+        )
+        later = {one.name for one in found if repr(one) not in started}
+        assert not later, (rows, later)
+
+
+@torch.inference_mode()
+def test_kernels_made_ahead_are_found_by_their_launches(tmp_path: Path) -> None:
+    from triton import knobs
+
+    from tensorfold.backends.cuda_triton.ahead import called_for, make
+    from tensorfold.backends.cuda_triton.kernels.rms_norm import norm_rows, rms_norm
+
+    def launch() -> None:
+        rms_norm(torch.zeros(3, 64), torch.ones(64), 1e-6)
+
+    (wanted,) = called_for(launch)
+    hits = []
+    with knobs.cache.scope(), knobs.compilation.scope():
+        knobs.cache.dir = str(tmp_path)
+        make(*wanted, TARGET, str(tmp_path))
+        knobs.compilation.listener = lambda **told: hits.append(told["cache_hit"])
+        # As a launch compiles it, but for the launch itself.
+        x, out = torch.zeros(3, 64), torch.zeros(3, 64)
+        norm_rows.warmup(
+            x, torch.ones(64), out, 3, 1, 64, 0, 64, 1e-6,
+            WEIGHTED=True, ROWS=64, WIDTH=64, num_warps=4, grid=(1,),
+        )  # fmt: skip
+    assert hits == [True]
+
+
+@torch.inference_mode()
+def test_many_picks_of_any_number_launch_the_same_kernels() -> None:
+    from tensorfold.backends.cuda_triton.ahead import called_for
+    from tensorfold.backends.cuda_triton.kernels.experts import experts
+
+    def launched(rows: int) -> set[str]:
+        x_RD = torch.zeros(rows, 256, dtype=torch.bfloat16)
+        ids_RK = torch.zeros(rows, 4, dtype=torch.int64)
+        weight_RK = torch.zeros(rows, 4, dtype=torch.bfloat16)
+        gate_up_EDI = torch.zeros(8, 256, 256, dtype=torch.bfloat16)
+        down_EID = torch.zeros(8, 128, 256, dtype=torch.bfloat16)
+
+        def launch() -> None:
+            experts(x_RD, ids_RK, weight_RK, gate_up_EDI, down_EID, 1.0, 0, 8)
+
+        return set(map(repr, called_for(launch)))
+
+    assert launched(256) == launched(288) == launched(317)
+
+
+def test_compilers_keep_what_they_make_where_they_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
+    from tensorfold.backends.cuda_triton.backend import keep_compiled
+
+    for before, after in (
+        (None, "here/inductor"),
+        (default_cache_dir(), "here/inductor"),
+        ("a", "a"),
+    ):
+        if before is None:
+            monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+        else:
+            monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", before)
+        monkeypatch.delenv("TRITON_CACHE_DIR", raising=False)
+        keep_compiled(read({"cache_dir": "here"}, {}))
+        assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == after
+        assert os.environ["TRITON_CACHE_DIR"] == "here/triton"
