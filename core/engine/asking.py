@@ -33,7 +33,7 @@ class Limits(NamedTuple):
     whole: bool
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True, eq=False)
 class Stream:
     """An open stream: its opening, what it has claimed, and how many of its rows count.
 
@@ -47,24 +47,20 @@ class Stream:
     whole: bool = True
     base: int = field(init=False)
     head: int = field(init=False)
+    end: int = field(init=False)
     needed: float = field(init=False, default=0.0)
 
     def __post_init__(self) -> None:
+        self.end = len(self.opening.prompt) + self.opening.most
         top_k = self.opening.sampling.top_k
         self.base = noise.base_key(self.opening.seed)
         self.head = head_for(top_k) if top_k else sampling.OPEN_HEAD
 
-    @property
-    def end(self) -> int:
-        """Storage is claimed for so many rows: of the prompt and the reply."""
-        return len(self.opening.prompt) + self.opening.most
-
     def learn(self, needed: int) -> None:
         """What a draw needed; 0 if it has no cuts that look at the order."""
         if needed:
-            self.needed = max(needed, self.needed * MEMORY)
-            top_k = self.opening.sampling.top_k
-            self.head = head_for(max(top_k, int(SPARE * self.needed)))
+            self.needed = most = max(needed, self.needed * MEMORY)
+            self.head = head_for(max(self.opening.sampling.top_k, int(SPARE * most)))
 
     def read(self, piece: Piece) -> Read:
         """What is read of a piece's rows."""
@@ -191,17 +187,43 @@ class Asked:
     def chain_width(self) -> int:
         if not self.asks:
             return 0
-        further = self.limits.block or len(self.depths())
-        seen = max(self.seen[place] for place in self.asks if place < len(self.seen)) + further
-        return batch.width_of(min(seen, self.limits.context), self.limits.context)
+        seen = max(self.seen[place] for place in self.asks if place < len(self.seen))
+        return batch.width_of(min(seen + self.further(), self.limits.context), self.limits.context)
+
+    def further(self) -> int:
+        """Rows that drafts see beyond the windows."""
+        return self.limits.block or len(self.depths())
+
+    def room(self, shape: Shape) -> int:
+        """How many rows every window may see in a shape of these widths."""
+        if not self.asks or shape.chain_width == self.limits.context:
+            return shape.width
+        return min(shape.width, shape.chain_width - self.further())
+
+    def begins(self) -> tuple[np.ndarray, np.ndarray]:
+        """The rows with noise that are some stream's, and what their keys begin with."""
+        rows = [row for row in self.noisy if row in self.rows]
+        begins = [(self.rows[row].stream.base + keyed.STEP) & keyed.MASK for row in rows]
+        return np.array(rows, dtype=np.int64), np.array(begins, dtype=np.uint64)
+
+    def write_keys(self, blocks: Mapping[str, np.ndarray]) -> None:
+        rows, begin_N = self.begins()
+        if len(rows):
+            behind = [self.rows[row].position - 1 for row in rows.tolist()]
+            key_N = np.empty(len(rows), dtype=np.int64)
+            noise.write_keys(begin_N, np.array(behind, dtype=np.int64), key_N)
+            places = [place for place, row in enumerate(self.noisy) if row in self.rows]
+            blocks["noisy"][1, places] = key_N
+
+    def told_places(self) -> dict[int, int]:
+        """Where each told row stands among them."""
+        return {row: place for place, row in enumerate(self.told)}
 
     def write(self, blocks: Mapping[str, np.ndarray]) -> None:
+        """All but the keys of rows with noise: those are of the rows' positions."""
         if self.noisy:
             given = [
-                (
-                    noise.signed(keyed.mix(want.stream.base + want.position * keyed.STEP)),
-                    want.stream.opening.sampling,
-                )
+                (0, want.stream.opening.sampling)
                 if (want := self.rows.get(row)) is not None
                 else None
                 for row in self.noisy

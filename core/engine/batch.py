@@ -6,6 +6,7 @@ All integers of a forward are written into one array and cross to the device at 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -24,12 +25,13 @@ class Run(NamedTuple):
     start: int
 
 
-def widths(context: int, least: int = 64) -> list[int]:
+@lru_cache(maxsize=64)
+def widths(context: int, least: int = 64) -> tuple[int, ...]:
     """The few sizes that visible tokens are rounded up to: `least`, doubled up to the context."""
     found = [least]
     while found[-1] < context:
         found.append(min(2 * found[-1], padded(context, least)))
-    return found
+    return tuple(found)
 
 
 def width_of(seen: int, context: int) -> int:
@@ -61,16 +63,24 @@ def spans(runs: Sequence[Run]) -> Spans:
 
 def write_rows(by_row: np.ndarray, runs: Sequence[Run], own: Spans, storage: Storage) -> None:
     """Ids, lanes, positions, offsets and slots [5, R]; rows past the runs are the spare lane's."""
+    write_places(by_row, own, storage)
     ids, lane, position, offset, slot = by_row
     real = int(own.counts.sum())
     ids[:real] = [token for run in runs for token in run.tokens]
-    lane[:real] = np.repeat(own.lanes, own.counts)
-    offset[:real] = np.arange(real) - np.repeat(own.firsts, own.counts)
     position[:real] = np.repeat(own.starts, own.counts) + offset[:real]
-    by_row[:, real:] = 0
-    lane[real:] = storage.spare_lane
     page = storage.spec.page
-    slot[:] = storage.table_LP[lane, position // page] * page + position % page
+    slot[:real] = (storage.table_LP[lane, position // page] * page + position % page)[:real]
+
+
+def write_places(by_row: np.ndarray, own: Spans, storage: Storage) -> None:
+    """Lanes and offsets of `write_rows`, and all of the rows past the runs."""
+    _, lane, _, offset, slot = by_row
+    real = int(own.counts.sum())
+    by_row[:, real:] = 0
+    lane[:real] = np.repeat(own.lanes, own.counts)
+    lane[real:] = storage.spare_lane
+    offset[:real] = np.arange(real) - np.repeat(own.firsts, own.counts)
+    slot[real:] = storage.spare_page * storage.spec.page
 
 
 def build(runs: Sequence[Run], storage: Storage, *, prompt: bool, tile: int, context: int) -> Rows:

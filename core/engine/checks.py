@@ -142,7 +142,7 @@ def widths_of(name: str, calls: Sequence[Call], context: int) -> list[int]:
     """Lists are as wide as recorded calls have them; pools are looked at up to the context."""
     if name == "latent_attention":
         return sorted({call.args[4].shape[1] for call in calls})
-    return batch.widths(context)
+    return list(batch.widths(context))
 
 
 def choose(

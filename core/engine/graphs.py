@@ -1,8 +1,8 @@
 """Steps on a CUDA stream: enqueued at launch, replayed as graphs where their shape allows.
 
-What is captured is a whole step of one `Shape`: its inputs are copied into the graph's own words
-before a replay, its results from the graph's own words after. Graphs share one memory pool, since
-one step runs at a time and nothing of a step outlives the next.
+What is captured is a whole step of one `Shape`, its words' way to the device and back with it: a
+replay is one call. Graphs share one memory pool, since one step runs at a time and nothing of a
+step outlives the next.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ TRIES = 2
 
 
 class Captured(NamedTuple):
-    """A graph, the words it reads and the words it writes."""
+    """A graph, the pinned words that it reads, and those that it writes as its wait gives them."""
 
     graph: torch.cuda.CUDAGraph
-    words: Tensor
-    out: Tensor
+    given: np.ndarray
+    wait: Wait
+    held: tuple[Tensor, ...]
 
 
 class Queued:
@@ -38,41 +39,48 @@ class Queued:
         self.device, self.buckets, self.captured = device, buckets, captured
         self.given, self.taken = pinned(0), pinned(0)
         self.done = torch.cuda.Event()
+        # Every thread's steps are on the device's one stream: nothing here chooses another.
+        self.stream = torch.cuda.current_stream(device)
         self.graphs: dict[Shape, Captured] = {}
         self.pool = torch.cuda.graph_pool_handle() if captured else None
-
-    def staging(self, words: int) -> np.ndarray:
-        if len(self.given) < words:
-            self.given = pinned(2 * words)
-        return self.given[:words].numpy()
 
     def run(
         self, words: np.ndarray, step: Run, shape: Shape | None, idle: Callable[[], np.ndarray]
     ) -> Wait:
-        # A tensor over the staging array itself: it is pinned, so the copy need not wait.
-        given = self.given[: len(words)]
-        assert given.data_ptr() == words.ctypes.data, "words are not those of staging"
         if shape is None or not self.captured:
-            out = step(given.to(self.device, non_blocking=True))
-        else:
-            if shape not in self.graphs:
-                self.graphs[shape] = self.capture(step, idle())
-            held = self.graphs[shape]
-            held.words.copy_(given, non_blocking=True)
-            held.graph.replay()
-            out = held.out
+            return self.enqueue(words, step)
+        held = self.graphs.get(shape)
+        if held is None:
+            held = self.graphs[shape] = self.capture(step, idle())
+        held.given[:] = words
+        held.graph.replay()
+        self.done.record(self.stream)
+        return held.wait
+
+    @torch.inference_mode()
+    def enqueue(self, words: np.ndarray, step: Run) -> Wait:
+        if len(self.given) < len(words):
+            self.given = pinned(2 * len(words))
+        given = self.given[: len(words)]
+        given.numpy()[:] = words
+        out = step(given.to(self.device, non_blocking=True))
         if len(self.taken) < len(out):
             self.taken = pinned(2 * len(out))
         taken = self.taken[: len(out)]
         taken.copy_(out, non_blocking=True)
-        self.done.record()
+        self.done.record(self.stream)
+        return self.waiting(taken)
+
+    def waiting(self, taken: Tensor) -> Wait:
+        found, done = taken.numpy(), self.done
 
         def wait() -> np.ndarray:
-            self.done.synchronize()
-            return taken.numpy()
+            done.synchronize()
+            return found
 
         return wait
 
+    @torch.inference_mode()
     def capture(self, step: Run, idle: np.ndarray) -> Captured:
         """A graph of `step`, tried on words that touch no stream."""
         words = torch.from_numpy(idle).to(self.device)
@@ -80,13 +88,16 @@ class Queued:
         aside.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(aside):
             for _ in range(TRIES):
-                step(words)
+                out = step(words)
         torch.cuda.current_stream(self.device).wait_stream(aside)
         graph = torch.cuda.CUDAGraph()
         # Other threads of the process may use the device meanwhile.
+        given, taken = pinned(len(idle)), pinned(len(out))
         with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
+            words.copy_(given, non_blocking=True)
             out = step(words)
-        return Captured(graph, words, out)
+            taken.copy_(out, non_blocking=True)
+        return Captured(graph, given.numpy(), self.waiting(taken), (words, given, taken))
 
 
 def pinned(words: int) -> Tensor:

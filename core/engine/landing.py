@@ -26,46 +26,58 @@ class Drafts(NamedTuple):
     chances: tuple[float, ...] = ()
 
 
+NO_DRAFTS = Drafts()
+
+
 class Reader:
     """Words in the order in which a step wrote them."""
 
     def __init__(self, words: np.ndarray) -> None:
         self.words = words
+        self.whole: list[int] = words.tolist()
         self.at = 0
 
-    def next(self, count: int) -> np.ndarray:
-        found = self.words[self.at : self.at + count]
-        assert len(found) == count, (self.at, count, len(self.words))
-        self.at += count
-        return found
-
     def ints(self, count: int) -> list[int]:
-        return self.next(count).tolist()
+        return self.whole[self.next(count)]
 
     def floats(self, count: int) -> list[float]:
-        return self.next(count).view(np.float64).tolist()
+        return self.words[self.next(count)].view(np.float64).tolist()
+
+    def next(self, count: int) -> slice:
+        first, self.at = self.at, self.at + count
+        assert self.at <= len(self.whole), (first, count, len(self.whole))
+        return slice(first, self.at)
 
     def end(self) -> None:
-        assert self.at == len(self.words), (self.at, len(self.words))
+        assert self.at == len(self.whole), (self.at, len(self.whole))
 
 
 class Logprobs(NamedTuple):
-    """Of told rows: the token's log-probability, and the best `top` of each, flat."""
+    """Of told rows: the token's log-probability, and the best `top` of each with theirs, flat."""
 
     own: list[float]
-    ids: list[int]
-    values: list[float]
+    best: list[tuple[int, float]]
     top: int
 
-    def of(self, row: int, token: int, asked: int) -> TokenLogprob:
-        best = slice(row * self.top, row * self.top + min(asked, self.top))
-        top = tuple(zip(self.ids[best], self.values[best], strict=True))
-        return TokenLogprob(token=token, logprob=self.own[row], top=top)
+    def of(
+        self, places: Mapping[int, int] | range, first: int, tokens: Sequence[int], asked: int
+    ) -> tuple[TokenLogprob, ...]:
+        """Of rows from `first` on, which gave these tokens; `places` tells where rows are told."""
+        own, best, top = self
+        asked = min(asked, top)
+        found = []
+        for row, token in enumerate(tokens, first):
+            place = places[row]
+            start = place * top
+            most = tuple(best[start : start + asked])
+            found.append(TokenLogprob(token=token, logprob=own[place], top=most))
+        return tuple(found)
 
 
 def read_logprobs(reader: Reader, rows: int, top: int) -> Logprobs:
     own = reader.floats(rows)
-    return Logprobs(own, reader.ints(rows * top), reader.floats(rows * top), top)
+    ids, values = reader.ints(rows * top), reader.floats(rows * top)
+    return Logprobs(own, list(zip(ids, values, strict=True)), top)
 
 
 def read_drafts(reader: Reader, shape: Shape, block: int, asks: Sequence[int]) -> dict[int, Drafts]:
@@ -88,42 +100,40 @@ def read_drafts(reader: Reader, shape: Shape, block: int, asks: Sequence[int]) -
 def landed(
     order: Order,
     words: np.ndarray,
-    streams: Mapping[int, Stream],
+    streams: Sequence[Stream],
     windows: Sequence[Window],
     block: int,
-) -> list[Landed | None]:
-    """A round's results, none for a window that an unsure draw left as it was.
-
-    Streams take up the rows that count.
+) -> tuple[list[Landed | None], list[int]]:
+    """A round's results, none for a window that an unsure draw left as it was; and what draws
+    needed by row, to be learned. `streams` are the windows', which take up the rows that count.
     """
     shape = order.shape
     reader = Reader(words)
     counts, nexts, faults = (reader.ints(shape.streams) for _ in range(3))
-    held = reader.ints(shape.streams) if shape.noisy else [0] * shape.streams
+    held = reader.ints(shape.streams) if shape.noisy else []
     needed = reader.ints(shape.drawn) if shape.cut else []
     told = read_logprobs(reader, shape.told, shape.top) if shape.told else None
     drafts = read_drafts(reader, shape, block, order.asks)
     reader.end()
-    places = {row: place for place, row in enumerate(order.told)}
     results: list[Landed | None] = []
     first = 0
-    for place, window in enumerate(windows):
-        stream, count = streams[window.stream], counts[place]
-        stream.learn(max(needed[first : first + count], default=0))
-        if held[place]:
+    found: tuple[TokenLogprob, ...] = ()
+    guessed = NO_DRAFTS
+    for window, stream, count, last, fault in zip(
+        windows, streams, counts, nexts, faults, strict=False
+    ):
+        if held and held[len(results)]:
             results.append(None)
-        elif faults[place]:
-            results.append(Landed(stream=window.stream, fault=FAULTS[faults[place]]))
+        elif fault:
+            results.append(Landed(stream=window.stream, fault=FAULTS[fault]))
         else:
             stream.rows += count
-            tokens = (*window.tokens[1:count], nexts[place])
-            asked = stream.opening.logprobs
-            found: tuple[TokenLogprob, ...] = ()
-            if asked is not None and told is not None:
-                found = tuple(
-                    told.of(places[first + row], token, asked) for row, token in enumerate(tokens)
-                )
-            guessed = drafts.get(place, Drafts())
+            tokens = (*window.tokens[1:count], last) if count > 1 else (last,)
+            if told is not None:
+                asked = stream.opening.logprobs
+                found = () if asked is None else told.of(order.told, first, tokens, asked)
+            if drafts:
+                guessed = drafts.get(len(results), NO_DRAFTS)
             results.append(
                 Landed(
                     stream=window.stream,
@@ -134,7 +144,16 @@ def landed(
                 )
             )
         first += len(window.tokens)
-    return results
+    return results, needed
+
+
+def learn(streams: Sequence[Stream], windows: Sequence[Window], needed: Sequence[int]) -> None:
+    """The windows' streams learn what their draws needed."""
+    first = 0
+    for stream, window in zip(streams, windows, strict=True):
+        end = first + len(window.tokens)
+        stream.learn(max(needed[first:end]))
+        first = end
 
 
 class Ended(NamedTuple):
@@ -168,19 +187,19 @@ def ended(
     drafts = read_drafts(reader, shape, block, order.asks)
     read = read_logprobs(reader, shape.read, shape.read_top) if shape.read else None
     reader.end()
-    places = {row: place for place, row in enumerate(order.told)}
+    places = order.told
     results = []
     row = 0
     for place, piece in enumerate(pieces):
         opening = streams[piece.stream].opening
         logprob = None
         if told is not None and place in places and opening.logprobs is not None:
-            logprob = told.of(places[place], tokens[place], opening.logprobs)
+            (logprob,) = told.of(places, place, tokens[place : place + 1], opening.logprobs)
         rows: list[TokenLogprob] = []
         if read is not None and piece.logprobs is not None:
-            for token in opening.prompt[piece.start + 1 : piece.end + 1]:
-                rows.append(read.of(row, token, piece.logprobs))
-                row += 1
+            after = opening.prompt[piece.start + 1 : piece.end + 1]
+            rows.extend(read.of(range(row + len(after)), row, after, piece.logprobs))
+            row += len(after)
         results.append(
             Ended(
                 token=tokens[place],

@@ -1,17 +1,20 @@
 """Records to a step's words: which sizes a round or a prompt has, and what they hold.
 
 Host only: lists and numpy, no tensors.
+
+B streams, R rows, N rows with noise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import lt
 from typing import NamedTuple
 
 import numpy as np
 
-from tensorfold.core.engine import batch
+from tensorfold.core.engine import batch, noise
 from tensorfold.core.engine.asking import Asked, Limits, Stream, Want
 from tensorfold.core.engine.batch import Run
 from tensorfold.core.engine.index_split import row_split
@@ -23,38 +26,205 @@ from tensorfold.core.share import Share
 
 
 class Order(NamedTuple):
-    """A step to run: its sizes and its words; which rows are told, and which streams' places ask
-    for drafts, in the order in which it answers."""
+    """A step to run: its sizes and its words, valid until the next order is asked for; each told
+    row's place, and which streams' places ask for drafts, in the order in which it answers."""
 
     shape: Shape
     words: np.ndarray
-    told: Sequence[int]
+    told: Mapping[int, int]
     asks: Sequence[int]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+# What a window asks for beside its tokens: how many it has, drafts, forced tokens, masks.
+AskedBy = tuple[int, int, int, tuple[bytes | None, ...]]
+
+
+class Moving(NamedTuple):
+    """Views of the words that every round writes anew, and what they are made of.
+
+    `stream_R` are the places of the rows' streams, none if each has one row; `base_R` where a
+    row's lane begins in the table, `offset_R` its place in the window. `noisy_N` are the rows whose
+    keys lie in `key_N`, none if all do, and `begin_N` what their keys begin with.
+    """
+
+    id_R: np.ndarray
+    position_R: np.ndarray
+    slot_R: np.ndarray
+    start_B: np.ndarray
+    page_R: np.ndarray
+    stream_R: np.ndarray | None
+    base_R: np.ndarray
+    offset_R: np.ndarray
+    table: np.ndarray
+    page: int
+    key_N: np.ndarray
+    noisy_N: np.ndarray | None
+    begin_N: np.ndarray
+
+
+def moving(
+    blocks: Mapping[str, np.ndarray], span: batch.Spans, asked: Asked, storage: Storage
+) -> Moving:
+    real, num_streams = int(span.counts.sum()), len(span.counts)
+    row = blocks["row"][:, :real]
+    noisy_N, begin_N = asked.begins()
+    alone = bool((span.counts == 1).all())
+    return Moving(
+        id_R=row[0],
+        position_R=row[2],
+        slot_R=row[4],
+        start_B=blocks["stream"][3, :num_streams],
+        page_R=np.empty(real, dtype=np.int64),
+        stream_R=None if alone else np.repeat(np.arange(num_streams), span.counts),
+        base_R=row[1] * storage.table_LP.shape[1],
+        offset_R=row[3].copy(),
+        table=storage.table_LP.reshape(-1),
+        page=storage.spec.page,
+        key_N=blocks["noisy"][1, : len(noisy_N)] if len(noisy_N) else np.empty(0, np.int64),
+        noisy_N=None if len(noisy_N) == real else noisy_N,
+        begin_N=begin_N,
+    )
+
+
+class Coming(NamedTuple):
+    """A round that is asked for: its streams, what their windows ask for, and whether it is the one
+    that was foreseen."""
+
+    own: list[Stream]
+    asked: list[AskedBy]
+    foreseen: bool
+
+
+@dataclass(kw_only=True, slots=True)
+class KeptRound:
+    """A round's order and what it was made for: it serves another round of the same streams that
+    ask for the same, while none of them has seen more than `seen`.
+
+    `foreseen` are the rows of each stream that the words stand for already.
+    """
+
+    order: Order
+    own: list[Stream]
+    asked: list[AskedBy]
+    heads: list[int]
+    widest: int
+    seen: int
+    moving: Moving
+    foreseen: list[int] | None = None
+
+    def fits(self, starts: Sequence[int]) -> bool:
+        """Whether its sizes are those of a round from these rows on."""
+        heads = [stream.head for stream in self.own]
+        return heads == self.heads and max(starts) + self.widest <= self.seen
+
+    def foresee(self) -> None:
+        """Write the words of the round after this one as far as they are sure."""
+        self.foreseen = None
+        if self.moving.stream_R is None:
+            starts = [stream.rows + 1 for stream in self.own]
+            ends = [stream.end for stream in self.own]
+            if self.fits(starts) and all(map(lt, starts, ends)):
+                self.place(starts)
+                self.foreseen = starts
+
+    def place(self, starts: Sequence[int]) -> None:
+        """Write where the streams are, and their noise."""
+        to = self.moving
+        to.start_B[:] = starts
+        position_R = to.position_R
+        if to.stream_R is None:
+            position_R[:] = to.start_B
+        else:
+            to.start_B.take(to.stream_R, out=position_R)
+            position_R += to.offset_R
+        page_R, slot_R = to.page_R, to.slot_R
+        np.floor_divide(position_R, to.page, out=page_R)
+        # Where the page lies less where it would without a table, and then the row inside it.
+        np.subtract(to.table.take(page_R + to.base_R), page_R, out=slot_R)
+        slot_R *= to.page
+        slot_R += position_R
+        if len(to.key_N):
+            own_N = position_R if to.noisy_N is None else position_R.take(to.noisy_N)
+            noise.write_keys(to.begin_N, own_N, to.key_N)
+
+    def tell(self, windows: Sequence[Window]) -> None:
+        """Write which tokens the rows are."""
+        if self.moving.stream_R is None:
+            self.moving.id_R[:] = [window.tokens[0] for window in windows]
+        else:
+            self.moving.id_R[:] = [token for window in windows for token in window.tokens]
+
+
+@dataclass(kw_only=True, slots=True)
 class Ordering:
-    """`staging` gives a host array of so many words, to be written before the next step is run;
-    with `shortcut` a prompt's shape says what of it is read."""
+    """With `shortcut` a prompt's shape says what of it is read.
+
+    `kept` is the last round's order: as long as the same streams bring as many rows and ask for the
+    same, most of its words stay as they are.
+    """
 
     storage: Storage
     sizes: Sizes
     limits: Limits
     buckets: Buckets
-    staging: Callable[[int], np.ndarray]
     shortcut: bool
     share: Share
+    kept: KeptRound | None = field(init=False, default=None)
 
-    def round(self, streams: Mapping[int, Stream], windows: Sequence[Window], exact: bool) -> Order:
-        """`exact`: every draw reaches the whole vocabulary."""
-        buckets = self.buckets
+    def coming(self, streams: Mapping[int, Stream], windows: Sequence[Window]) -> Coming:
         own = [streams[window.stream] for window in windows]
+        asked = [
+            (len(window.tokens), window.want, window.forced, window.masks) for window in windows
+        ]
+        kept = self.kept
+        foreseen = (
+            kept is not None
+            and own == kept.own
+            and asked == kept.asked
+            and [stream.rows for stream in own] == kept.foreseen
+        )
+        return Coming(own, asked, foreseen)
+
+    def foresee(self) -> None:
+        """While a round is in flight: what the one after it has to be told, should all go on."""
+        if self.kept is not None:
+            self.kept.foresee()
+
+    def round(self, windows: Sequence[Window], coming: Coming, exact: bool = False) -> Order:
+        """`exact`: every draw reaches the whole vocabulary."""
+        kept = self.kept
+        if exact and kept is not None:
+            # A draw was unsure: not all went on as foreseen, and streams have learned from it.
+            kept.foreseen = None
+        if exact or kept is None or not (coming.foreseen or self.serves(kept, coming)):
+            kept = self.fresh(coming.own, windows, coming.asked, exact)
+            if not exact:
+                self.kept = kept
+        if not coming.foreseen or exact:
+            kept.foreseen = None
+            kept.place([stream.rows for stream in coming.own])
+        kept.tell(windows)
+        return kept.order
+
+    def serves(self, kept: KeptRound, coming: Coming) -> bool:
+        same = coming.own == kept.own and coming.asked == kept.asked
+        return same and kept.fits([stream.rows for stream in coming.own])
+
+    def fresh(
+        self,
+        own: list[Stream],
+        windows: Sequence[Window],
+        asked_B: list[AskedBy],
+        exact: bool,
+    ) -> KeptRound:
+        """An order of which all is written but what `KeptRound` writes."""
+        buckets, storage = self.buckets, self.storage
         runs = [
             Run(window.tokens, stream.seat.lane, stream.rows)
             for window, stream in zip(windows, own, strict=True)
         ]
         span = batch.spans(runs)
-        real = int(span.counts.sum())
+        real, widest = int(span.counts.sum()), int(span.counts.max())
         rows = buckets.rows(real)
         by_row = [
             Want(stream, stream.rows + 1 + place)
@@ -81,20 +251,28 @@ class Ordering:
                 rows=rows,
                 drawn=drawn,
                 streams=num_streams,
-                window=buckets.window(int(span.counts.max())),
+                window=buckets.window(widest),
                 width=batch.width_of(max(seen), self.limits.context),
                 reach=Reach(0, 0),
             ),
             exact,
         )
         blocks, words = self.blocks(shape)
-        batch.write_rows(blocks["row"], runs, span, self.storage)
+        batch.write_places(blocks["row"], span, storage)
         self.write_streams(blocks["stream"], span)
         blocks["stream"][4, : len(windows)] = [window.forced for window in windows]
         blocks["window"][:] = rows
-        blocks["window"][: len(windows), : int(span.counts.max())] = batch.windows(span, rows)
+        blocks["window"][: len(windows), :widest] = batch.windows(span, rows)
         asked.write(blocks)
-        return Order(shape, words, asked.told, asked.asks)
+        return KeptRound(
+            order=Order(shape, words, asked.told_places(), asked.asks),
+            own=own,
+            asked=asked_B,
+            heads=[stream.head for stream in own],
+            widest=widest,
+            seen=asked.room(shape),
+            moving=moving(blocks, span, asked, storage),
+        )
 
     def prompt(self, streams: Mapping[int, Stream], pieces: Sequence[Piece], exact: bool) -> Order:
         """As `round`; a piece that ends its prompt has its last row drawn from."""
@@ -150,6 +328,7 @@ class Ordering:
         blocks, words = self.blocks(shape)
         batch.write_rows(blocks["row"], runs, span, self.storage)
         self.write_streams(blocks["stream"], span)
+        asked.write_keys(blocks)
         blocks["last"][:] = 0
         blocks["last"][: len(pieces)] = span.firsts + span.counts - 1
         blocks["given"][:] = given
@@ -160,7 +339,7 @@ class Ordering:
         if reads:
             blocks["read"][:] = np.array(reads, dtype=np.int64).T
         asked.write(blocks)
-        return Order(shape, words, asked.told, asked.asks)
+        return Order(shape, words, asked.told_places(), asked.asks)
 
     def idle(self, shape: Shape) -> np.ndarray:
         """Words of a round of this shape that is nothing but padding: it touches no stream."""
@@ -178,7 +357,7 @@ class Ordering:
 
     def blocks(self, shape: Shape) -> tuple[dict[str, np.ndarray], np.ndarray]:
         made = layout(shape, self.sizes)
-        words = self.staging(made.words)
+        words = np.empty(made.words, dtype=np.int64)
         return host_blocks(words, made), words
 
     def write_streams(self, block: np.ndarray, span: batch.Spans) -> None:

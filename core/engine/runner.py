@@ -36,14 +36,10 @@ class Runner(Protocol):
     queued: bool
     buckets: Buckets
 
-    def staging(self, words: int) -> np.ndarray:
-        """A host array of int64 to be written and handed to the next `run`; not cleared."""
-        ...
-
     def run(
         self, words: np.ndarray, step: Run, shape: Shape | None, idle: Callable[[], np.ndarray]
     ) -> Wait:
-        """Run `step` on words from `staging`.
+        """Run `step` on words, in inference mode; they may be others when this returns.
 
         Steps of an equal `shape` are the same operations on equal sizes, and may be captured at
         first and replayed after; with none the step is run as it is. `idle` gives words of that
@@ -59,15 +55,10 @@ class AtOnce:
 
     def __init__(self, buckets: Buckets) -> None:
         self.buckets = buckets
-        self.buffer = np.empty(0, dtype=np.int64)
-
-    def staging(self, words: int) -> np.ndarray:
-        if len(self.buffer) < words:
-            self.buffer = np.empty(2 * words, dtype=np.int64)
-        return self.buffer[:words]
 
     def run(
         self, words: np.ndarray, step: Run, shape: Shape | None, idle: Callable[[], np.ndarray]
     ) -> Wait:
-        out = step(torch.from_numpy(words))
+        with torch.inference_mode():
+            out = step(torch.from_numpy(words))
         return lambda: out.numpy()

@@ -7,7 +7,7 @@ that what is delivered between launch and landing has left before it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from tensorfold.core.engine import landing, noise
 from tensorfold.core.engine.asking import Limits, Stream
 from tensorfold.core.engine.drafting import BlockDrafting, Drafting, Place
 from tensorfold.core.engine.group import Group
-from tensorfold.core.engine.ordering import Ordering
+from tensorfold.core.engine.ordering import Coming, Ordering
 from tensorfold.core.engine.packing import Exact, Sizes
 from tensorfold.core.engine.runner import AtOnce, Runner
 from tensorfold.core.engine.state import Kept, Storage
@@ -51,15 +51,13 @@ class OpenFlight(Generic[Result]):
         self.launch = launch
         self.finish: Callable[[], list[Result]] | None = None
         if engine.runner.queued:
-            with torch.inference_mode():
-                self.finish = launch()
+            self.finish = launch()
 
     def land(self) -> Sequence[Result]:
         assert self.engine.flying is self, "this flight has landed"
         self.engine.flying = None
-        with torch.inference_mode():
-            finish = self.finish or self.launch()
-            return finish()
+        finish = self.finish or self.launch()
+        return finish()
 
 
 class TorchEngine:
@@ -94,6 +92,8 @@ class TorchEngine:
         self.streams: dict[int, Stream] = {}
         self.flying: object | None = None
         self.redone = 0
+        # What the last round's draws needed, to be learned from.
+        self.needed: tuple[Sequence[Stream], Sequence[Window], list[int]] | None = None
         self.runner = runner or AtOnce(Exact(tile))
         device = storage.table.device
         self.steps_V = noise.token_steps(info.vocab_size, device)
@@ -124,7 +124,6 @@ class TorchEngine:
                 whole=self.runner.buckets.whole,
             ),
             buckets=self.runner.buckets,
-            staging=self.runner.staging,
             shortcut=shortcut,
             share=Share() if group is None else group.share,
         )
@@ -187,6 +186,7 @@ class TorchEngine:
         self.flying = flight
         return flight
 
+    @torch.inference_mode()
     def launch_fill(self, pieces: Sequence[Piece]) -> Callable[[], list[Filled]]:
         order = self.ordering.prompt(self.streams, pieces, exact=False)
         hidden: list[Tensor] = []
@@ -198,6 +198,7 @@ class TorchEngine:
 
         wait = self.runner.run(order.words, step, None, lambda: order.words)
 
+        @torch.inference_mode()
         def finish() -> list[Filled]:
             found = landing.ended(order, wait(), self.streams, pieces, self.block)
             if found is None:
@@ -243,46 +244,67 @@ class TorchEngine:
 
     def round(self, windows: Sequence[Window]) -> Flight[Landed]:
         assert self.flying is None, "one flight is open at a time"
-        rows = sum(len(window.tokens) for window in windows)
-        assert 0 < rows <= self.info.round_rows, (rows, self.info.round_rows)
-        for window in windows:
-            stream = self.streams[window.stream]
-            assert 0 < len(window.tokens) <= self.info.window_rows, window
-            assert window.forced < len(window.tokens), window
-            assert stream.rows >= len(stream.opening.prompt), (window, stream.rows)
-            # Storage is claimed for the prompt and the reply; the last token needs no row.
-            assert stream.rows + len(window.tokens) <= stream.end, (window, stream.rows)
+        coming = self.ordering.coming(self.streams, windows)
+        if not coming.foreseen:
+            self.check_windows(windows)
         self.check_files()
-        flight = OpenFlight(self, lambda: self.launch_round(windows))
+        flight = OpenFlight(self, lambda: self.launch_round(windows, coming))
         self.flying = flight
         return flight
 
-    def launch_round(self, windows: Sequence[Window]) -> Callable[[], list[Landed]]:
-        wait = self.launch_windows(windows, exact=False)
+    def check_windows(self, windows: Sequence[Window]) -> None:
+        rows = 0
+        for window in windows:
+            stream, own = self.streams[window.stream], len(window.tokens)
+            rows += own
+            assert window.forced < own <= self.info.window_rows, window
+            assert stream.rows >= len(stream.opening.prompt), (window, stream.rows)
+            # Storage is claimed for the prompt and the reply; the last token needs no row.
+            assert stream.rows + own <= stream.end, (window, stream.rows)
+        assert 0 < rows <= self.info.round_rows, (rows, self.info.round_rows)
+
+    def launch_round(self, windows: Sequence[Window], coming: Coming) -> Callable[[], list[Landed]]:
+        wait = self.launch_windows(windows, coming, exact=False)
 
         def finish() -> list[Landed]:
             found = wait()
-            held = [window for window, one in zip(windows, found, strict=True) if one is None]
-            if held:
+            if None in found:
                 # Their state is as it was: the same windows again, every draw sure.
+                held = [window for window, one in zip(windows, found, strict=True) if one is None]
                 self.redone += len(held)
-                again = iter(self.launch_windows(held, exact=True)())
+                sure = self.launch_windows(
+                    held, self.ordering.coming(self.streams, held), exact=True
+                )
+                again = iter(sure())
                 found = [next(again) if one is None else one for one in found]
-            return [one for one in found if one is not None]
+            return cast("list[Landed]", found)
 
         return finish
 
     def launch_windows(
-        self, windows: Sequence[Window], *, exact: bool
+        self, windows: Sequence[Window], coming: Coming, *, exact: bool
     ) -> Callable[[], list[Landed | None]]:
-        order = self.ordering.round(self.streams, windows, exact)
+        order = self.ordering.round(windows, coming, exact)
         wait = self.runner.run(
             order.words,
             lambda words: self.step.round(words, order.shape),
             None if exact or not self.model.captures else order.shape,
             lambda: self.ordering.idle(order.shape),
         )
-        return lambda: landing.landed(order, wait(), self.streams, windows, self.block)
+        # What has time while the device works is done now, and not between two rounds.
+        if self.needed is not None:
+            landing.learn(*self.needed)
+            self.needed = None
+        if not exact:
+            self.ordering.foresee()
+
+        def land() -> list[Landed | None]:
+            found, needed = landing.landed(order, wait(), coming.own, windows, self.block)
+            if needed:
+                self.needed = coming.own, windows, needed
+            return found
+
+        return land
 
     def drop(self, saved: Saved) -> None:
         self.storage.drop(saved.id)

@@ -71,6 +71,9 @@ class Drafting:
 
     def windows(self, replies: Sequence[Reply]) -> list[Window]:
         """One window a stream that takes part, in order."""
+        beside = [reply for reply in replies if reply.guessing is not None or reply.coming]
+        if not beside and len(replies) <= self.info.round_rows:
+            return [Window(stream=reply.stream, tokens=(reply.pending,)) for reply in replies]
         offers = [self.offer(reply) for reply in replies]
         extra = 0.0
         if self.has_sources and self.costs.rows:

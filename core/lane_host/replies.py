@@ -73,19 +73,22 @@ class Reply:
         """Commit tokens one by one; how many were kept, and the reason and words of an end."""
         reason: str | None = None
         words = ""
-        kept = 0
+        job, own = self.job, self.tokens
+        before, most, asks, ends = len(own), job.most, job.ends is not never, job.end_tokens
         for token in tokens:
-            self.tokens.append(token)
-            kept += 1
-            reason, words = self.ended_by(token)
-            if reason is not None:
-                break
+            own.append(token)
+            # What ends most replies is seen without a call for each token.
+            if asks or len(own) == most or token in ends:
+                reason, words = self.ended_by(token)
+                if reason is not None:
+                    break
+        kept = len(own) - before
         self.left -= kept
-        self.pending = self.tokens[-1]
-        if self.job.logprobs is not None:
+        self.pending = own[-1]
+        if job.logprobs is not None:
             assert len(logprobs) == len(tokens), (self.stream, len(logprobs), len(tokens))
             self.logprobs.extend(logprobs[:kept])
-        if reason is None:
+        if reason is None and job.forces is not nothing:
             reason, words = self.look_ahead()
         return kept, reason, words
 

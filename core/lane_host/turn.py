@@ -227,7 +227,7 @@ class Turns:
     ) -> None:
         """Keep the tokens up to the reply's end, if it has come, and owe them to its reader."""
         kept, reason, words = reply.take(tokens, logprobs)
-        if window is not None:
+        if window is not None and (reply.guessing is not None or window.forced):
             self.drafting.landed(reply, window, tokens, kept)
         reply.last_at = now
         self.figures.tokens += kept

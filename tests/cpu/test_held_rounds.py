@@ -20,7 +20,7 @@ def engines() -> tuple[TorchEngine, TorchEngine]:
     quick, exact = opened(TINY, **SIZES), opened(TINY, **SIZES)
     launch = exact.launch_windows
     exact.launch_windows = (  # type: ignore[method-assign]
-        lambda windows, *, exact: launch(windows, exact=True)
+        lambda windows, coming, *, exact: launch(windows, coming, exact=True)
     )
     return quick, exact
 

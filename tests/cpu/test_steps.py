@@ -59,9 +59,7 @@ class Replayed:
         self.captured: dict[Shape, Callable[[torch.Tensor], torch.Tensor]] = {}
         self.replays = 0
 
-    def staging(self, words: int) -> np.ndarray:
-        return np.full(words, -1, dtype=np.int64)
-
+    @torch.inference_mode()
     def run(
         self, words: np.ndarray, step: Run, shape: Shape | None, idle: Callable[[], np.ndarray]
     ) -> Wait:
@@ -99,7 +97,8 @@ def test_words_of_nothing_but_padding_touch_no_stream(engine: TorchEngine) -> No
         Window(stream=stream, tokens=tuple(tokens), want=padded.info.drafts)
         for stream, tokens in coming.items()
     ]
-    shape = padded.ordering.round(padded.streams, windows, exact=False).shape
+    ordering = padded.ordering
+    shape = ordering.round(windows, ordering.coming(padded.streams, windows)).shape
     storage = padded.storage
     spare = storage.spec.page * storage.spare_page
     before = {name: buffer.clone() for name, buffer in storage.buffers.items()}

@@ -112,7 +112,8 @@ def device_seconds(engine: TorchEngine, lives: Sequence[Live]) -> float:
 
 
 def order_of(engine: TorchEngine, lives: Sequence[Live]) -> Order:
-    return engine.ordering.round(engine.streams, windows_of(lives), False)
+    windows = windows_of(lives)
+    return engine.ordering.round(windows, engine.ordering.coming(engine.streams, windows))
 
 
 def step_of(engine: TorchEngine, order: Order) -> tuple[Any, ...]:
