@@ -19,6 +19,7 @@ from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia import driver
 from triton.compiler import ASTSource
+from triton.experimental.gluon._runtime import GluonASTSource
 
 # What a compiler process runs: it knows nothing of how this one found its packages.
 CODE = """
@@ -90,7 +91,8 @@ def make(
 ) -> None:
     """Compile a kernel into Triton's cache in `folder`."""
     kernel = getattr(importlib.import_module(module), name)
-    source = ASTSource(kernel, signature, constants, attributes)
+    source_of = GluonASTSource if kernel.is_gluon() else ASTSource
+    source = source_of(kernel, signature, constants, attributes)
     with knobs.cache.scope():
         knobs.cache.dir = folder
         made = triton.compile(source, target=GPUTarget(*target), options=dict(options))

@@ -139,6 +139,23 @@ def test_kernels_made_ahead_are_found_by_their_launches(tmp_path: Path) -> None:
 
 
 @torch.inference_mode()
+def test_a_kernel_scheduled_by_hand_is_made_ahead(tmp_path: Path) -> None:
+    from tensorfold.backends.cuda_triton.ahead import called_for, make
+    from tensorfold.backends.cuda_triton.kernels import kda_hopper
+
+    def launch() -> None:
+        rows = torch.zeros(64, 2, kda_hopper.KEY, dtype=torch.bfloat16)
+        places = torch.zeros(1, 64, dtype=torch.int64)
+        finer = torch.zeros(64, 2, kda_hopper.KEY)
+        state = torch.zeros(1, 2, kda_hopper.KEY, kda_hopper.KEY)
+        kda_hopper.launch((rows, rows, places, places[0, :1], *[finer] * 4, state, rows, 64, 1))
+
+    (wanted,) = called_for(launch)
+    make(*wanted, TARGET, str(tmp_path))
+    assert list(tmp_path.rglob("across.cubin"))
+
+
+@torch.inference_mode()
 def test_many_picks_of_any_number_launch_the_same_kernels() -> None:
     from tensorfold.backends.cuda_triton.ahead import called_for
     from tensorfold.backends.cuda_triton.kernels.experts import experts
