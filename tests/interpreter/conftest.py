@@ -1,4 +1,4 @@
-"""Kernels under Triton's interpreter, on the CPU in float32.
+"""Kernels under Triton's interpreter, on the CPU: sums in float32, of rows that are mostly so too.
 
 The interpreter must be chosen before triton is imported, so these files run in processes of their
 own: `tests/cpu/test_triton.py` starts one a file. By hand:
@@ -32,11 +32,22 @@ def in_order(builder: Any, a: Any, b: Any, total: Any, precision: Any, imprecise
     follows the shape of the tile."""
     from triton.runtime.interpreter import TensorHandle
 
-    assert a.data.dtype == b.data.dtype == total.data.dtype, "the interpreter is right in float32"
+    left, right = in_float32(a), in_float32(b)
+    assert a.data.dtype == b.data.dtype, (a.dtype, b.dtype)
+    assert left.dtype == right.dtype == total.data.dtype, "the interpreter is right in float32"
     result = total.data.copy()
-    for k in range(a.data.shape[-1]):
-        result += a.data[..., :, k, None] * b.data[..., None, k, :]
+    for k in range(left.shape[-1]):
+        result += left[..., :, k, None] * right[..., None, k, :]
     return TensorHandle(result, total.dtype.scalar)
+
+
+def in_float32(x: Any) -> Any:
+    """An operand's values; the interpreter holds a bfloat16 as the upper half of a float32."""
+    import triton.language as tl
+
+    if x.dtype.scalar != tl.bfloat16:
+        return x.data
+    return (x.data.astype("uint32") << 16).view("float32")
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -107,6 +107,40 @@ def test_what_no_entry_names_does_not_reach_a_row(
     assert torch.equal(call(q, ring, fresh, window, memory, longer, sink, 0.2), found)
 
 
+def test_a_rows_bits_do_not_depend_on_how_many_heads_a_program_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By the tiles of narrower formats, which have more of them for more rows."""
+    monkeypatch.setattr(attending, "WIDE", attending.SHORT)
+    generator = torch.Generator().manual_seed(3)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator)
+
+    rows, heads, size = 10, 24, 200
+    q, sink, ring, fresh, memory = (
+        normal(*shape)
+        for shape in ((rows, heads, size), (heads,), (40, size), (40, size), (90, size))
+    )
+    window = torch.randint(-1, 80, (rows, 40), generator=generator)
+    lists = torch.randint(-20, 90, (rows, 50), generator=generator).clamp(min=-1)
+    lists[3] = -1
+
+    def call(first: int, last: int, few: int) -> Tensor:
+        some = slice(first, last)
+        none = torch.zeros(1, 1, dtype=torch.int64)
+        keys = attending.Keys(ring, fresh, window[some], memory, lists[some], none, none[0], 0)
+        with poisoned():
+            return attending.attend(q[some], keys, sink, 0.1, attending.SHORT, few)
+
+    assert attending.SHORT.few.heads < heads < attending.SHORT.some.heads
+    whole = call(0, rows, 0)
+    assert bool(torch.isfinite(whole).all())
+    for first, last in ((0, rows), (0, 1), (2, 9), (3, 4)):
+        for few in (0, rows):
+            assert torch.equal(call(first, last, few), whole[first:last]), (first, last, few)
+
+
 @pytest.mark.parametrize(("spec", "case"), CASES)
 def test_no_rows_are_an_empty_result(spec: OpSpec, case: Case) -> None:
     found = outputs(BY_MEMORY[spec.name](*part(case, 0, 0).values()))
