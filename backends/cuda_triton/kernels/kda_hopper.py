@@ -1,4 +1,4 @@
-"""`across` of `kda_blocks` on a Hopper GPU, for heads of 128 keys.
+"""`across` of `kda_blocks` on a Hopper GPU, for bfloat16 heads of 128 keys and 128 values.
 
 A program has some columns of one head's state and walks a lane's blocks. The state is kept turned,
 so that each operand of the tensor cores lies along what is summed, as they read this format; what
