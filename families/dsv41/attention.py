@@ -7,11 +7,14 @@ the rows that leave a row in the window, and Q those that go on.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from tensorfold.core.family_api import RowSplit
 from tensorfold.core.ops import Ops
 from tensorfold.core.ops.pick_tokens import slots
 from tensorfold.core.ops.rounding import fp4_round, fp4_round_fine, fp8_round
@@ -87,7 +90,11 @@ def choose(
 ) -> Picked:
     """This index's choice; q_RK is the query's normed latent as products read it."""
     inputs = (config, ops, w, state, window, plan, role, picked, q_RK, x_RD)
-    list_RK, blocks_RB = pick(*inputs, slice(None)) if plan.split is None else pick_shared(*inputs)
+    if plan.split is None:
+        list_RK, blocks_RB = pick(*inputs, slice(None))
+    else:
+        widths = [config.index_top, config.candidate_blocks if role.publishes else 0]
+        list_RK, blocks_RB = shared(ops, plan.split, plan.lane_R, widths, partial(pick, *inputs))
     slot_RK = slots(list_RK.clamp(min=0), plan.lane_R, plan.table_LP, plan.page)
     slot_RK = torch.where(list_RK < 0, -1, slot_RK)
     return Picked(slot_RK, blocks_RB if role.publishes else picked.blocks_RB)
@@ -128,27 +135,19 @@ def pick(
     )
 
 
-def pick_shared(
-    config: Config,
+def shared(
     ops: Ops,
-    w: Index,
-    state: SourceState,
-    window: Window,
-    plan: Memory,
-    role: Role,
-    picked: Picked,
-    q_RK: Tensor,
-    x_RD: Tensor,
+    split: RowSplit,
+    like_R: Tensor,
+    widths: list[int],
+    pick: Callable[[slice], tuple[Tensor, Tensor]],
 ) -> tuple[Tensor, Tensor]:
-    """As `pick` of all rows, of which each rank picks for its own share; rows and blocks are
-    gathered at once."""
-    assert plan.split is not None
-    own, counts = plan.split.own, plan.split.counts
-    widths = [config.index_top, config.candidate_blocks if role.publishes else 0]
-    found_BE = plan.lane_R.new_full((max(counts), sum(widths)), -1)
-    if counts[plan.split.rank]:
-        mine = pick(config, ops, w, state, window, plan, role, picked, q_RK, x_RD, own)
-        found_BE[: counts[plan.split.rank]] = torch.cat(mine, 1)
+    """What `pick` gives of all rows, of which each rank picks for its own share; rows and blocks,
+    of these widths, are gathered at once."""
+    own, counts = split.own, split.counts
+    found_BE = like_R.new_full((max(counts), sum(widths)), -1)
+    if counts[split.rank]:
+        found_BE[: counts[split.rank]] = torch.cat(pick(own), 1)
     every = zip(ops.gather(found_BE), counts, strict=True)
     list_RK, blocks_RB = torch.cat([part[:count] for part, count in every]).split(widths, 1)
     return list_RK, blocks_RB
