@@ -62,6 +62,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--reps", type=int, default=30)
     options = parser.parse_args(arguments)
     options.streams = numbers("--streams", options.streams)
+    if options.reps < 2:
+        raise StartError(f"--reps is {options.reps}: quartiles need 2 rounds at least")
     return options
 
 
