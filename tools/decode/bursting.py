@@ -27,8 +27,9 @@ from tensorfold.core.errors import StartError
 from tensorfold.core.family_api import ChatFormat
 from tensorfold.core.fill_settings import fill_fields
 from tensorfold.core.server.app import serving
-from tensorfold.core.settings import Settings, read
+from tensorfold.core.settings import Settings, add_flags, read
 from tensorfold.core.text import Text, load_text
+from tensorfold.tools.arguments import Parser
 from tensorfold.tools.bench_bursts import ARMS
 from tensorfold.tools.own_command import own_command
 
@@ -145,12 +146,9 @@ async def of_arm(
 
 def settings_of(flags: Sequence[str]) -> Settings:
     """The settings of an arm's flags."""
-    given: dict[str, Any] = {"port": "0", "log": "warning"}
-    words = iter(flags)
-    for word in words:
-        name = word.removeprefix("--").replace("-", "_")
-        given[name] = True if name == "fill_many" else next(words)
-    return read(given, {})
+    parser = Parser()
+    add_flags(parser)
+    return read(vars(parser.parse_args(["--port", "0", "--log", "warning", *flags])), {})
 
 
 # -- the clients' process ----------------------------------------------------------------------
