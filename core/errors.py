@@ -37,6 +37,10 @@ class StartError(Exception):
     """A start that cannot succeed, told in one sentence; the process exits with code 2."""
 
 
+class RankGone(RuntimeError):
+    """Another rank ended, or waited for this one for too long."""
+
+
 class NoRoom(Exception):
     """`Engine.open`: the stream fits, once others have ended or kept states are dropped."""
 

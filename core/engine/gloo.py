@@ -10,8 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from tensorfold.core.backend_api import Place
-from tensorfold.core.engine.group import RankGone
-from tensorfold.core.errors import StartError
+from tensorfold.core.errors import RankGone, StartError
 from tensorfold.core.share import Share
 
 # Ranks load at their own pace; in a forward they do equal work.

@@ -18,12 +18,8 @@ from tensorfold.core.ops.linear_parts import tree
 from tensorfold.core.share import Share
 
 
-class RankGone(RuntimeError):
-    """Another rank ended, or waited for this one for too long."""
-
-
 class Group(Protocol):
-    """A rank's way to the others; any call may raise `RankGone`."""
+    """A rank's way to the others; any call may raise `errors.RankGone`."""
 
     share: Share
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import torch
 
-from tensorfold.core.engine.group import Group, RankGone
+from tensorfold.core.engine.group import Group
 from tensorfold.core.errors import StartError
 from tensorfold.core.settings import Settings, switches
 from tensorfold.core.version import VERSION
@@ -48,24 +47,8 @@ def compare(group: Group | None, facts: Mapping[str, Any]) -> None:
 
 
 def told(group: Group, value: Any) -> list[Any]:
-    """What every rank says, in rank order. Raises `StartError` where one is gone."""
-    try:
-        return [json.loads(said) for said in group.exchange(json.dumps(value).encode())]
-    except RankGone as error:
-        raise not_ready(error) from None
-
-
-def not_ready(error: RankGone) -> StartError:
-    return StartError(f"a rank ended before all were ready: {error}")
-
-
-@contextmanager
-def until_ready() -> Iterator[None]:
-    """Of a start: a rank that is gone refuses it, whatever the others are doing."""
-    try:
-        yield
-    except RankGone as error:
-        raise not_ready(error) from None
+    """What every rank says, in rank order."""
+    return [json.loads(said) for said in group.exchange(json.dumps(value).encode())]
 
 
 def together(group: Group | None, work: Callable[[], Result]) -> Result:

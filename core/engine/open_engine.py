@@ -20,6 +20,7 @@ from tensorfold.core.engine.compile import fix_sizes
 from tensorfold.core.engine.group import Group, ranked
 from tensorfold.core.engine.optable import Candidate, Candidates
 from tensorfold.core.engine.probe import Sizes, exercise, model_calls
+from tensorfold.core.engine.ranks import until_ready
 from tensorfold.core.engine.rehearsal import lengths, zeroed
 from tensorfold.core.engine.room import fit, held_by_rank
 from tensorfold.core.engine.round_costs import time_rounds
@@ -103,7 +104,7 @@ def compiles(order: EngineOrder, device: Device) -> bool:
     return settings.compile if told else device.compiles and not settings.eager
 
 
-@meeting.until_ready()
+@until_ready()
 def open_torch_engine(
     order: EngineOrder, device: Device, source: Source | None = None
 ) -> TorchEngine:

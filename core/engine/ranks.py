@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import secrets
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from tensorfold.core.backend_api import Place
@@ -28,7 +29,14 @@ from tensorfold.core.engine_api import (
     Saved,
     Window,
 )
-from tensorfold.core.errors import EngineFault, EngineLost, NoRoom, Refused, StartError
+from tensorfold.core.errors import (
+    EngineFault,
+    EngineLost,
+    NoRoom,
+    RankGone,
+    Refused,
+    StartError,
+)
 
 if TYPE_CHECKING:
     from tensorfold.core.engine.group import Group
@@ -166,6 +174,16 @@ def made(engine: Engine, name: str, args: Sequence[Any]) -> str:
 # -- meeting -----------------------------------------------------------------------------------
 
 
+@contextmanager
+def until_ready() -> Iterator[None]:
+    """Of a start: a rank that is gone refuses it, whatever the others are doing."""
+    try:
+        yield
+    except RankGone as error:
+        raise StartError(f"a rank ended before all were ready: {error}") from None
+
+
+@until_ready()
 def leading(engine: Engine, place: Place, split: IndexSplit) -> LeadingEngine:
     """Rank 0's engine, linked to the others. Raises `StartError` where they do not come."""
     assert isinstance(engine, Ranked), engine
@@ -173,6 +191,7 @@ def leading(engine: Engine, place: Place, split: IndexSplit) -> LeadingEngine:
     return LeadingEngine(engine, lead(engine.group, place.host), split)
 
 
+@until_ready()
 def following(engine: Engine, place: Place, on_lost: OnLost) -> Follower:
     """Another rank's link, for `follow`. Raises `StartError` where rank 0 is not there."""
     assert isinstance(engine, Ranked), engine

@@ -16,6 +16,8 @@ from torch.utils._pytree import tree_leaves
 from tensorfold.backends.cpu_reference import backend as cpu_reference
 from tensorfold.core.backend_api import Place
 from tensorfold.core.engine import gloo, meeting
+from tensorfold.core.engine.index_split import IndexSplit
+from tensorfold.core.engine.ranks import leading
 from tensorfold.core.engine_api import RankBytes
 from tensorfold.core.errors import StartError
 from tests.cpu.driving import CKPT, variant
@@ -147,7 +149,7 @@ def test_lanes_that_do_not_fit_on_one_rank_are_refused_by_all_with_its_number() 
     assert said[0] == f"rank 1: {said[1]}"
 
 
-@pytest.mark.parametrize("when", ["before it loads", "in a forward"])
+@pytest.mark.parametrize("when", ["before it loads", "in a forward", "before it is linked"])
 def test_a_rank_that_ends_before_all_are_ready(when: str) -> None:
     (told,) = [said for said in on_ranks(2, leaving, when) if said]
     assert told.startswith("a rank ended before all were ready: ")
@@ -167,6 +169,12 @@ def leaving(place: Place, when: str) -> str:
             opened_at(place)
         return ""
     if place.share.rank == 1:
-        gloo.connect(place)
+        (opened_at if when == "before it is linked" else gloo.connect)(place)
         return ""
+    if when == "before it is linked":
+        engine = opened_at(place)
+        try:
+            leading(engine, place, IndexSplit())
+        except StartError as error:
+            return str(error)
     return refused(place, [CKPT, CKPT], [{}, {}], "")
