@@ -97,15 +97,31 @@ def read_drafts(reader: Reader, shape: Shape, block: int, asks: Sequence[int]) -
     }
 
 
+class Needed(NamedTuple):
+    """What a round's draws needed, by row, and how many rows of each window counted."""
+
+    streams: Sequence[Stream]
+    windows: Sequence[Window]
+    counts: Sequence[int]
+    needed: Sequence[int]
+
+    def teach(self) -> None:
+        """Rows behind a wrong guess teach nothing: their draws are nobody's."""
+        first = 0
+        for stream, window, count in zip(self.streams, self.windows, self.counts, strict=False):
+            stream.learn(max(self.needed[first : first + count]))
+            first += len(window.tokens)
+
+
 def landed(
     order: Order,
     words: np.ndarray,
     streams: Sequence[Stream],
     windows: Sequence[Window],
     block: int,
-) -> tuple[list[Landed | None], list[int]]:
-    """A round's results, none for a window that an unsure draw left as it was; and what draws
-    needed by row, to be learned. `streams` are the windows', which take up the rows that count.
+) -> tuple[list[Landed | None], Needed | None]:
+    """A round's results, none for a window that an unsure draw left as it was; and what its draws
+    needed, to be learned. `streams` are the windows', which take up the rows that count.
     """
     shape = order.shape
     reader = Reader(words)
@@ -144,16 +160,7 @@ def landed(
                 )
             )
         first += len(window.tokens)
-    return results, needed
-
-
-def learn(streams: Sequence[Stream], windows: Sequence[Window], needed: Sequence[int]) -> None:
-    """The windows' streams learn what their draws needed."""
-    first = 0
-    for stream, window in zip(streams, windows, strict=True):
-        end = first + len(window.tokens)
-        stream.learn(max(needed[first:end]))
-        first = end
+    return results, Needed(streams, windows, counts, needed) if needed else None
 
 
 class Ended(NamedTuple):

@@ -93,7 +93,7 @@ class TorchEngine:
         self.flying: object | None = None
         self.redone = 0
         # What the last round's draws needed, to be learned from.
-        self.needed: tuple[Sequence[Stream], Sequence[Window], list[int]] | None = None
+        self.needed: landing.Needed | None = None
         self.runner = runner or AtOnce(Exact(tile))
         device = storage.table.device
         self.steps_V = noise.token_steps(info.vocab_size, device)
@@ -293,15 +293,15 @@ class TorchEngine:
         )
         # What has time while the device works is done now, and not between two rounds.
         if self.needed is not None:
-            landing.learn(*self.needed)
+            self.needed.teach()
             self.needed = None
         if not exact:
             self.ordering.foresee()
 
         def land() -> list[Landed | None]:
             found, needed = landing.landed(order, wait(), coming.own, windows, self.block)
-            if needed:
-                self.needed = coming.own, windows, needed
+            if needed is not None:
+                self.needed = needed
             return found
 
         return land

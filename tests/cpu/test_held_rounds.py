@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tensorfold.core.engine import sampling
 from tensorfold.core.engine.torch_engine import TorchEngine
-from tensorfold.core.engine_api import Sampling
+from tensorfold.core.engine_api import Opening, Piece, Sampling, Window
 from tests.cpu.driving import Asked, alone, opened, some_tokens
 
 TINY = Path(__file__).parents[2] / "families" / "glm53" / "tiny"
@@ -41,3 +42,40 @@ def test_a_reply_with_rounds_that_were_run_again_is_the_reply_without(
         assert alone(quick, asked).proof() == alone(exact, asked).proof()
     assert quick.redone > before
     assert exact.redone == 0
+
+
+def heads(
+    engine: TorchEngine, guesses: tuple[int, ...] = (), others: tuple[Sampling, ...] = ()
+) -> list[int]:
+    """How far a reply's cuts are looked for, round by round; the guesses are wrong in each, and
+    the others' windows come before its own."""
+    hows = [*others, Sampling(temperature=1.0, top_p=0.95)]
+    pending = []
+    for stream, how in enumerate(hows):
+        engine.open(Opening(stream=stream, prompt=tuple(some_tokens(20)), most=60, sampling=how))
+        (filled,) = engine.fill([Piece(stream=stream, start=0, end=20)]).land()
+        assert filled.token is not None
+        pending.append(filled.token)
+    found = []
+    for _ in range(40):
+        windows = [
+            Window(stream=stream, tokens=(token, *guesses)) for stream, token in enumerate(pending)
+        ]
+        landed = engine.round(windows).land()
+        pending = [token for one in landed for token in one.tokens]
+        assert len(pending) == len(hows)
+        found.append(engine.streams[len(others)].head)
+    for stream in range(len(hows)):
+        engine.close(stream)
+    return found
+
+
+def test_a_stream_learns_from_its_own_rows_and_not_from_those_behind_a_wrong_guess(
+    engines: tuple[TorchEngine, TorchEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampling, "HEAD", 2)
+    monkeypatch.setattr(sampling, "OPEN_HEAD", 2)
+    plain = heads(engines[0])
+    assert len(set(plain)) > 2
+    assert heads(engines[0], guesses=(250, 251, 252)) == plain
+    assert heads(engines[0], others=(Sampling(),)) == plain
