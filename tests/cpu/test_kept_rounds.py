@@ -119,6 +119,20 @@ def test_a_stream_that_takes_another_ones_number_and_lane_is_not_taken_for_it(
         engine.close(1)
 
 
+def test_a_round_beyond_a_streams_end_is_not_foreseen_but_refused(engine: TorchEngine) -> None:
+    engine.open(Opening(stream=1, prompt=tuple(some_tokens(30)), most=4))
+    (filled,) = engine.fill([Piece(stream=1, start=0, end=30)]).land()
+    token = filled.token
+    # The last token of a reply needs no row: one more than these fits.
+    for _ in range(4):
+        assert token is not None
+        (landed,) = engine.round([Window(stream=1, tokens=(token,))]).land()
+        token = landed.tokens[0]
+    with pytest.raises(AssertionError, match="34"):
+        engine.round([Window(stream=1, tokens=(token,))])
+    engine.close(1)
+
+
 def test_cuts_are_looked_for_as_far_as_they_lately_reached(
     engine: TorchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,6 +164,10 @@ def test_keys_on_the_host_are_those_of_the_noise() -> None:
         [(noise.base_key(seed) + keyed.STEP) & keyed.MASK for seed, _ in pairs], dtype=np.uint64
     )
     behind_N = np.array([position - 1 for _, position in pairs], dtype=np.int64)
-    key_N = np.empty(len(pairs), dtype=np.int64)
-    noise.write_keys(begin_N, behind_N, key_N)
-    assert key_N.tolist() == [noise.signed(keyed.row_key(*pair)) for pair in pairs]
+    wanted = [noise.signed(keyed.row_key(*pair)) for pair in pairs]
+    for count in (1, noise.FEW, noise.FEW + 1, len(pairs)):
+        for first in range(len(pairs) - count + 1):
+            some = slice(first, first + count)
+            key_N = np.empty(count, dtype=np.int64)
+            noise.write_keys(begin_N[some], behind_N[some], key_N)
+            assert key_N.tolist() == wanted[some]
