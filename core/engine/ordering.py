@@ -100,7 +100,7 @@ class KeptRound:
     """A round's order and what it was made for: it serves another round of the same streams that
     ask for the same, while none of them has seen more than `seen`.
 
-    `foreseen` are the rows of each stream that the words stand for already.
+    `placed` are the rows of each stream that the words stand for; none if they are to be written.
     """
 
     order: Order
@@ -110,7 +110,7 @@ class KeptRound:
     widest: int
     seen: int
     moving: Moving
-    foreseen: list[int] | None = None
+    placed: list[int] | None = None
 
     def fits(self, starts: Sequence[int]) -> bool:
         """Whether its sizes are those of a round from these rows on."""
@@ -119,16 +119,15 @@ class KeptRound:
 
     def foresee(self) -> None:
         """Write the words of the round after this one as far as they are sure."""
-        self.foreseen = None
         if self.moving.stream_R is None:
             starts = [stream.rows + 1 for stream in self.own]
             ends = [stream.end for stream in self.own]
             if self.fits(starts) and all(map(lt, starts, ends)):
                 self.place(starts)
-                self.foreseen = starts
 
-    def place(self, starts: Sequence[int]) -> None:
+    def place(self, starts: list[int]) -> None:
         """Write where the streams are, and their noise."""
+        self.placed = starts
         to = self.moving
         to.start_B[:] = starts
         position_R = to.position_R
@@ -181,7 +180,7 @@ class Ordering:
             kept is not None
             and own == kept.own
             and asked == kept.asked
-            and [stream.rows for stream in own] == kept.foreseen
+            and [stream.rows for stream in own] == kept.placed
         )
         return Coming(own, asked, foreseen)
 
@@ -195,13 +194,12 @@ class Ordering:
         kept = self.kept
         if exact and kept is not None:
             # A draw was unsure: not all went on as foreseen, and streams have learned from it.
-            kept.foreseen = None
+            kept.placed = None
         if exact or kept is None or not (coming.foreseen or self.serves(kept, coming)):
             kept = self.fresh(coming.own, windows, coming.asked, exact)
             if not exact:
                 self.kept = kept
         if not coming.foreseen or exact:
-            kept.foreseen = None
             kept.place([stream.rows for stream in coming.own])
         kept.tell(windows)
         return kept.order

@@ -111,11 +111,11 @@ def test_a_stream_that_takes_another_ones_number_and_lane_is_not_taken_for_it(
         assert filled.token is not None
         window = [Window(stream=1, tokens=(filled.token,))]
         assert same_as_fresh(engine, window) == "fresh"
-        assert same_as_fresh(engine, window) == "kept"
+        assert same_as_fresh(engine, window) == "foreseen"
         if length == 30:
             engine.round(window).land()
             assert engine.ordering.kept is not None
-            assert engine.ordering.kept.foreseen == [31]
+            assert engine.ordering.kept.placed == [31]
         engine.close(1)
 
 
