@@ -27,7 +27,7 @@ PATIENCE_SECONDS = 0.5
 SPEED_SECONDS = 1.0
 
 
-def own_command() -> str:
+def typed_command() -> str:
     """What a person types here to run this installation's command."""
     script = Path(sys.executable).with_name("tensorfold")
     found = shutil.which("tensorfold")
@@ -114,7 +114,7 @@ class StatusLine:
         """Tell where the server listens, and start the line."""
         base = "" if address == BASE else f" --base {address}"
         print(
-            f'Ready at {address}/v1. Try: {own_command()} ask "Hello"{base}. Ctrl-C ends it.',
+            f'Ready at {address}/v1. Try: {typed_command()} ask "Hello"{base}. Ctrl-C ends it.',
             file=self.stream,
             flush=True,
         )
