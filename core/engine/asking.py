@@ -135,19 +135,24 @@ class Asked:
         ]
         return self.some(chosen, len(streams))
 
-    def shape(self, base: Shape, exact: bool) -> Shape:
-        vocab_size = self.limits.vocab_size
-        heads = [
+    def head(self) -> int:
+        """How far the cuts are looked for, by what the streams have learned so far; 0 of none."""
+        if not (self.cut or self.ask_cut):
+            return 0
+        head = max(
             stream.head
             for stream in (*self.streams, *filter(None, self.asking))
             if has_cuts(stream.opening.sampling)
-        ]
-        head = max(heads) if self.cut or self.ask_cut else 0
-        if head and self.whole:
+        )
+        if self.whole:
             # Fewer widths, fewer shapes.
             head = head_for(head, sampling.GROWTH**2)
+        return min(head, self.limits.vocab_size)
+
+    def shape(self, base: Shape, exact: bool) -> Shape:
+        vocab_size = self.limits.vocab_size
         reach = Reach(
-            min(head, vocab_size),
+            self.head(),
             min(sampling.CANDIDATES, vocab_size) if self.noisy or self.ask_noisy else 0,
         )
         tops = [

@@ -52,12 +52,18 @@ class Spans(NamedTuple):
 
 
 def spans(runs: Sequence[Run]) -> Spans:
-    counts = np.array([len(run.tokens) for run in runs], dtype=np.int64)
+    return spans_of(
+        [run.lane for run in runs], [len(run.tokens) for run in runs], [run.start for run in runs]
+    )
+
+
+def spans_of(lanes: Sequence[int], counts: Sequence[int], starts: Sequence[int]) -> Spans:
+    counts_B = np.array(counts, dtype=np.int64)
     return Spans(
-        lanes=np.array([run.lane for run in runs], dtype=np.int64),
-        firsts=np.cumsum(counts) - counts,
-        counts=counts,
-        starts=np.array([run.start for run in runs], dtype=np.int64),
+        lanes=np.array(lanes, dtype=np.int64),
+        firsts=np.cumsum(counts_B) - counts_B,
+        counts=counts_B,
+        starts=np.array(starts, dtype=np.int64),
     )
 
 

@@ -98,7 +98,7 @@ class Coming(NamedTuple):
 @dataclass(kw_only=True, slots=True)
 class KeptRound:
     """A round's order and what it was made for: it serves another round of the same streams that
-    ask for the same, while none of them has seen more than `seen`.
+    ask for the same, while none of them has seen more than `seen` and cuts are looked for as far.
 
     `placed` are the rows of each stream that the words stand for; none if they are to be written.
     """
@@ -106,7 +106,7 @@ class KeptRound:
     order: Order
     own: list[Stream]
     asked: list[AskedBy]
-    heads: list[int]
+    drawing: Asked
     widest: int
     seen: int
     moving: Moving
@@ -114,16 +114,8 @@ class KeptRound:
 
     def fits(self, starts: Sequence[int]) -> bool:
         """Whether its sizes are those of a round from these rows on."""
-        heads = [stream.head for stream in self.own]
-        return heads == self.heads and max(starts) + self.widest <= self.seen
-
-    def foresee(self) -> None:
-        """Write the words of the round after this one as far as they are sure."""
-        if self.moving.stream_R is None:
-            starts = [stream.rows + 1 for stream in self.own]
-            ends = [stream.end for stream in self.own]
-            if self.fits(starts) and all(map(lt, starts, ends)):
-                self.place(starts)
+        reach = self.order.shape.reach
+        return self.drawing.head() == reach.head and max(starts) + self.widest <= self.seen
 
     def place(self, starts: list[int]) -> None:
         """Write where the streams are, and their noise."""
@@ -185,9 +177,18 @@ class Ordering:
         return Coming(own, asked, foreseen)
 
     def foresee(self) -> None:
-        """While a round is in flight: what the one after it has to be told, should all go on."""
-        if self.kept is not None:
-            self.kept.foresee()
+        """While a round is in flight: the words of the one after it as far as they are sure, should
+        all go on with one row each."""
+        kept = self.kept
+        if kept is None or kept.moving.stream_R is not None:
+            return
+        starts = [stream.rows + 1 for stream in kept.own]
+        ends = [stream.end for stream in kept.own]
+        if not all(map(lt, starts, ends)):
+            return
+        if not kept.fits(starts):
+            kept = self.kept = self.fresh(kept.own, kept.asked, starts, exact=False)
+        kept.place(starts)
 
     def round(self, windows: Sequence[Window], coming: Coming, exact: bool = False) -> Order:
         """`exact`: every draw reaches the whole vocabulary."""
@@ -195,54 +196,47 @@ class Ordering:
         if exact and kept is not None:
             # A draw was unsure: not all went on as foreseen, and streams have learned from it.
             kept.placed = None
-        if exact or kept is None or not (coming.foreseen or self.serves(kept, coming)):
-            kept = self.fresh(coming.own, windows, coming.asked, exact)
-            if not exact:
-                self.kept = kept
-        if not coming.foreseen or exact:
-            kept.place([stream.rows for stream in coming.own])
+        if exact or not coming.foreseen:
+            starts = [stream.rows for stream in coming.own]
+            if exact or kept is None or not self.serves(kept, coming, starts):
+                kept = self.fresh(coming.own, coming.asked, starts, exact)
+                if not exact:
+                    self.kept = kept
+            kept.place(starts)
+        assert kept is not None
         kept.tell(windows)
         return kept.order
 
-    def serves(self, kept: KeptRound, coming: Coming) -> bool:
-        same = coming.own == kept.own and coming.asked == kept.asked
-        return same and kept.fits([stream.rows for stream in coming.own])
+    def serves(self, kept: KeptRound, coming: Coming, starts: Sequence[int]) -> bool:
+        return coming.own == kept.own and coming.asked == kept.asked and kept.fits(starts)
 
     def fresh(
-        self,
-        own: list[Stream],
-        windows: Sequence[Window],
-        asked_B: list[AskedBy],
-        exact: bool,
+        self, own: list[Stream], asked_B: list[AskedBy], starts: Sequence[int], exact: bool
     ) -> KeptRound:
-        """An order of which all is written but what `KeptRound` writes."""
+        """An order of a round from these rows on, of which all is written but what `KeptRound`
+        writes."""
         buckets, storage = self.buckets, self.storage
-        runs = [
-            Run(window.tokens, stream.seat.lane, stream.rows)
-            for window, stream in zip(windows, own, strict=True)
-        ]
-        span = batch.spans(runs)
+        counts, asks, forced, masks_B = zip(*asked_B, strict=True)
+        span = batch.spans_of([stream.seat.lane for stream in own], counts, starts)
         real, widest = int(span.counts.sum()), int(span.counts.max())
         rows = buckets.rows(real)
         by_row = [
-            Want(stream, stream.rows + 1 + place)
-            for window, stream in zip(windows, own, strict=True)
-            for place in range(len(window.tokens))
+            Want(stream, start + 1 + place)
+            for stream, count, start in zip(own, counts, starts, strict=True)
+            for place in range(count)
         ]
-        masks = {
-            int(first) + place: mask
-            for window, first in zip(windows, span.firsts, strict=True)
-            for place, mask in enumerate(window.masks)
+        masks_R = {
+            first + place: mask
+            for masks, first in zip(masks_B, span.firsts.tolist(), strict=True)
+            for place, mask in enumerate(masks)
             if mask is not None
         }
         drawn = rows if buckets.whole else real
-        wants = [self.wanted(window.want) for window in windows]
-        seen = [
-            stream.rows + len(window.tokens) for window, stream in zip(windows, own, strict=True)
-        ]
-        num_streams = buckets.streams(len(windows))
+        wants = [self.wanted(want) for want in asks]
+        seen = [start + count for count, start in zip(counts, starts, strict=True)]
+        num_streams = buckets.streams(len(own))
         asked = Asked(
-            self.limits, dict(enumerate(by_row)), masks, drawn, own, wants, seen, num_streams
+            self.limits, dict(enumerate(by_row)), masks_R, drawn, own, wants, seen, num_streams
         )
         shape = asked.shape(
             Shape(
@@ -258,15 +252,15 @@ class Ordering:
         blocks, words = self.blocks(shape)
         batch.write_places(blocks["row"], span, storage)
         self.write_streams(blocks["stream"], span)
-        blocks["stream"][4, : len(windows)] = [window.forced for window in windows]
+        blocks["stream"][4, : len(own)] = forced
         blocks["window"][:] = rows
-        blocks["window"][: len(windows), :widest] = batch.windows(span, rows)
+        blocks["window"][: len(own), :widest] = batch.windows(span, rows)
         asked.write(blocks)
         return KeptRound(
             order=Order(shape, words, asked.told_places(), asked.asks),
             own=own,
             asked=asked_B,
-            heads=[stream.head for stream in own],
+            drawing=asked,
             widest=widest,
             seen=asked.room(shape),
             moving=moving(blocks, span, asked, storage),

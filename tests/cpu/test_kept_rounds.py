@@ -5,13 +5,15 @@ from __future__ import annotations
 import random
 from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tensorfold.core import keyed
 from tensorfold.core.engine import noise, sampling
-from tensorfold.core.engine.ordering import Ordering
+from tensorfold.core.engine.ordering import KeptRound, Ordering
 from tensorfold.core.engine.packing import Powers
 from tensorfold.core.engine.runner import AtOnce
 from tensorfold.core.engine.torch_engine import TorchEngine
@@ -154,6 +156,42 @@ def test_cuts_are_looked_for_as_far_as_they_lately_reached(
     assert stream.head > 2
     assert found.count("fresh") >= 2
     engine.close(1)
+
+
+def test_sizes_that_change_are_foreseen_and_none_are_made_anew_for_the_same(
+    engine: TorchEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows go over a width, and draws learn how far their cuts have to be looked for."""
+    monkeypatch.setattr(sampling, "HEAD", 2)
+    info = engine.info
+    buckets = Powers(tile=engine.tile, most_rows=info.round_rows, most_window=info.window_rows)
+    engine = rebuilt(engine, runner=AtOnce(buckets))
+    made: list[KeptRound] = []
+    fresh = Ordering.fresh
+
+    def spied(ordering: Ordering, *args: Any, **named: Any) -> KeptRound:
+        found = fresh(ordering, *args, **named)
+        if ordering is engine.ordering:
+            made.append(found)
+        return found
+
+    monkeypatch.setattr(Ordering, "fresh", spied)
+    coming = begun(engine, Scene(how=(Sampling(temperature=1.0, top_p=0.5),)), streams=3)
+    seen, heads = [], []
+    for _ in range(80):
+        windows = [Window(stream=stream, tokens=(tokens[0],)) for stream, tokens in coming.items()]
+        seen.append(same_as_fresh(engine, windows))
+        for one in engine.round(windows).land():
+            coming[one.stream] = [*one.tokens]
+        heads.append([engine.streams[stream].head for stream in coming])
+    for stream in coming:
+        engine.close(stream)
+    assert engine.redone == 0
+    assert seen == ["fresh", *["foreseen"] * 79]
+    shapes = [kept.order.shape for kept in made]
+    assert len({shape.width for shape in shapes}) > 1
+    assert all(one != other for one, other in pairwise(shapes))
+    assert sum(one != other for one, other in pairwise(heads)) > len(shapes)
 
 
 def test_keys_on_the_host_are_those_of_the_noise() -> None:
