@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from tensorfold.core.share import Share
 
@@ -34,12 +34,13 @@ class Place:
     """Where one of several ranks stands, and where they meet: an address of rank 0's host.
 
     `listener` is a socket that listens there already, by number, for rank 0; with `served` somebody
-    else answers there.
+    else answers there. `local` is the rank's number among those of its own host.
     """
 
     share: Share
     host: str
     port: int
+    local: int = 0
     listener: int | None = None
     served: bool = False
 
@@ -83,4 +84,13 @@ class Backend(Protocol):
 
     def check(self, report: Callable[[str], None]) -> bool:
         """Run the op contract, one line an op and a SUMMARY line; true when all of it holds."""
+        ...
+
+
+@runtime_checkable
+class OfDevices(Protocol):
+    """A backend whose ranks have a device each."""
+
+    def devices(self) -> int:
+        """How many there are on this host; asked without loading anything heavy."""
         ...

@@ -275,20 +275,21 @@ def main(arguments: Sequence[str]) -> int:
     if min(rows) < 1:
         raise StartError(f"--rows is {options.rows!r}, and every count is at least 1")
     choose_backend(discover(), "cuda-triton")
-    from tensorfold.backends.cuda_triton.backend import DEVICE
+    from tensorfold.backends.cuda_triton.backend import gpu_of
     from tensorfold.backends.cuda_triton.table import candidates
 
-    generator = torch.Generator(DEVICE).manual_seed(options.seed)
-    maker = Maker(device=DEVICE, dtype=getattr(torch, options.dtype), generator=generator)
+    device = gpu_of(None)
+    generator = torch.Generator(device).manual_seed(options.seed)
+    maker = Maker(device=device, dtype=getattr(torch, options.dtype), generator=generator)
     table = candidates()
     chosen = [one for one in points() if one.op in table and (not ops or one.op in ops)]
-    rates = measure_rates(DEVICE)
+    rates = measure_rates(device)
     figures = bench(table, maker, chosen, rows, rates, lambda text: print(text, flush=True))
-    title = f"{torch.cuda.get_device_name(DEVICE)}, {options.dtype}"
+    title = f"{torch.cuda.get_device_name(device)}, {options.dtype}"
     Console(width=140).print(show(figures, rates, title))
     if options.output:
         told = {
-            "device": torch.cuda.get_device_name(DEVICE),
+            "device": torch.cuda.get_device_name(device),
             "dtype": options.dtype,
             "seed": options.seed,
             "rates": asdict(rates),

@@ -25,6 +25,8 @@ from tensorfold.core.share import Share
 
 LOOPBACK = "127.0.0.1"
 RANK, RANKS, HOST, PORT = "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"
+# A rank's number among those of its own host; where nobody sets it, there is one host.
+LOCAL = "LOCAL_RANK"
 VARIABLES = (RANK, RANKS, HOST, PORT)
 # Set by torchrun where its own process answers at that address.
 SERVED = "TORCHELASTIC_USE_AGENT_STORE"
@@ -46,10 +48,14 @@ def given_place(environ: Mapping[str, str]) -> Place | None:
         raise StartError(f"{RANK} is {rank}, and {RANKS} is {ranks}")
     if ranks == 1:
         return None
+    local = number(environ, LOCAL) if LOCAL in environ else rank
+    if not 0 <= local <= rank:
+        raise StartError(f"{LOCAL} is {local}, and {RANK} is {rank}")
     return Place(
         share=Share(rank=rank, ranks=ranks),
         host=environ[HOST],
         port=port,
+        local=local,
         served=environ.get(SERVED) == "True",
     )
 
@@ -123,6 +129,7 @@ def launched(ranks: int) -> Iterator[Launch]:
 
 def start(rank: int, ranks: int, port: int) -> subprocess.Popen[bytes]:
     own = {RANK: str(rank), RANKS: str(ranks), HOST: LOOPBACK, PORT: str(port), TETHERED: "1"}
+    own[LOCAL] = str(rank)
     return subprocess.Popen(
         [sys.executable, *sys.orig_argv[1:]],
         stdin=subprocess.PIPE,

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from tensorfold.core.backend_api import Backend, EngineOrder, Place
+from tensorfold.core.backend_api import Backend, EngineOrder, OfDevices, Place
 from tensorfold.core.checkpoint import read_config
 from tensorfold.core.draft_settings import drafter_names
 from tensorfold.core.errors import StartError
@@ -80,7 +80,7 @@ def serve(asked: str, flags: Mapping[str, Any], environ: Mapping[str, str]) -> i
     served = partial(serve_model, settings, backend, model, drafters, agent)
     if settings.ranks == 1 or place is not None:
         return served(place)
-    check_ranks(settings, model)
+    check_ranks(settings, backend, model)
     with launched(settings.ranks) as launch:
         code = served(launch.place, launch.met.set)
         if code:
@@ -89,8 +89,14 @@ def serve(asked: str, flags: Mapping[str, Any], environ: Mapping[str, str]) -> i
         return code
 
 
-def check_ranks(settings: Settings, model: Served) -> None:
-    """Refuse a model that cannot be cut, before the other ranks are started."""
+def check_ranks(settings: Settings, backend: Backend, model: Served) -> None:
+    """Refuse more ranks than there are devices, and a model that cannot be cut, before the other
+    ranks are started."""
+    if isinstance(backend, OfDevices) and settings.ranks > backend.devices():
+        raise StartError(
+            f"--ranks is {settings.ranks}, and backend {backend.name!r} has "
+            f"{backend.devices()} GPU{'' if backend.devices() == 1 else 's'} here, one a rank"
+        )
     if model.family is not None:
         raw = read_config(model.folder)
         config = model.family.config(raw, settings.numerics, settings.expert_cut)
@@ -187,9 +193,6 @@ def load(
             chat = ChatFormat(template="")
             return engine, load_text(model.folder, chat, engine.info.vocab_size, ()), ""
         family = model.family
-        if place is not None and settings.compile and split_position(settings, family):
-            flag = "--" + family.index_split.replace("_", "-")
-            raise StartError(f"--compile runs no index that ranks split: {flag} 0 has none")
         config = family.config(read_config(model.folder))
         vocab_size, end_ids = family.vocab_size(config), family.end_ids(config)
         text = load_text(model.folder, family.chat_in(model.folder), vocab_size, end_ids)

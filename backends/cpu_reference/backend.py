@@ -33,8 +33,8 @@ def free_bytes() -> int:
     return int(available.split()[1]) * 1024
 
 
-def graph(ops: Ops) -> tuple[Ops, Compile]:
-    return library_ops(NAMESPACE, ops), compile_layer
+def graph(ops: Ops, ranks: int) -> tuple[Ops, Compile]:
+    return library_ops(NAMESPACE, ops, ranks), compile_layer
 
 
 def device_of(order: EngineOrder, *, verdict: Callable[..., bool] = checks.holds) -> Device:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -11,8 +12,9 @@ from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 from tensorfold.backends.cuda_triton import library
 from tensorfold.backends.cuda_triton.ahead import compile_ahead, start_pool
+from tensorfold.backends.cuda_triton.ranks import connect
 from tensorfold.backends.cuda_triton.table import candidates
-from tensorfold.core.backend_api import EngineOrder, Progress
+from tensorfold.core.backend_api import EngineOrder, Place, Progress
 from tensorfold.core.engine.compile import compile_layer, library_ops
 from tensorfold.core.engine.graphs import Queued
 from tensorfold.core.engine.open_engine import Compile, Device, open_torch_engine
@@ -26,7 +28,6 @@ from tensorfold.core.ops import SPECS, Ops
 from tensorfold.core.settings import Settings
 
 NAMESPACE = "tensorfold_cuda_triton"
-DEVICE = torch.device("cuda", 0)
 # Two: a size of one is a shape of its own to a compiler.
 TILE = 2
 WARP = 32
@@ -37,13 +38,24 @@ SPARE = 4 << 30
 CACHES = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
 
 
-def graph(ops: Ops) -> tuple[Ops, Compile]:
-    return library_ops(NAMESPACE, ops), compile_layer
+def graph(ops: Ops, ranks: int) -> tuple[Ops, Compile]:
+    return library_ops(NAMESPACE, ops, ranks), compile_layer
 
 
-def runner(rounds: Rounds) -> Runner:
+def runner(device: torch.device, rounds: Rounds) -> Runner:
     buckets = Powers(tile=TILE, most_rows=rounds.most_rows, most_window=rounds.most_window)
-    return Queued(DEVICE, buckets, captured=rounds.captured)
+    return Queued(device, buckets, captured=rounds.captured)
+
+
+def gpu_of(place: Place | None) -> torch.device:
+    """The GPU of a rank, the current one from now on. Raises `StartError` where there is none."""
+    index, count = 0 if place is None else place.local, torch.cuda.device_count()
+    if index >= count:
+        raise StartError(
+            f"rank {index} of this host has no GPU: there {'is' if count == 1 else 'are'} {count}"
+        )
+    torch.cuda.set_device(index)
+    return torch.device("cuda", index)
 
 
 def keep_compiled(settings: Settings) -> None:
@@ -56,13 +68,13 @@ def keep_compiled(settings: Settings) -> None:
             os.environ[name] = str(folder / inside)
 
 
-def free_bytes() -> int:
-    free, _ = torch.cuda.mem_get_info(DEVICE)
+def free_bytes(device: torch.device) -> int:
+    free, _ = torch.cuda.mem_get_info(device)
     return int(free)
 
 
-def ahead(rehearse: Callable[[], None], progress: Progress) -> None:
-    major, minor = torch.cuda.get_device_capability(DEVICE)
+def ahead(device: torch.device, rehearse: Callable[[], None], progress: Progress) -> None:
+    major, minor = torch.cuda.get_device_capability(device)
     compile_ahead(
         rehearse,
         ("cuda", 10 * major + minor, WARP),
@@ -78,21 +90,23 @@ def device_of(order: EngineOrder) -> Device:
         raise StartError(f"cuda-triton has no kernel for {', '.join(missing)}")
     keep_compiled(order.settings)
     start_pool()
-    major, minor = torch.cuda.get_device_capability(DEVICE)
+    device = gpu_of(order.place)
+    major, minor = torch.cuda.get_device_capability(device)
     return Device(
         backend="cuda-triton",
         candidates=found,
-        device=DEVICE,
+        device=device,
         dtype=format_of(order, FORMATS),
         tile=TILE,
-        free_bytes=free_bytes,
+        free_bytes=partial(free_bytes, device),
         spare_bytes=SPARE,
         # What is compiled follows the kind of GPU and the compiler.
         bits={"capability": f"{major}.{minor}", "triton": triton_version()},
         graph=graph,
-        runner=runner,
+        connect=partial(connect, device),
+        runner=partial(runner, device),
         compiles=True,
-        ahead=ahead,
+        ahead=partial(ahead, device),
     )
 
 
@@ -121,4 +135,4 @@ def check(report: Callable[[str], None]) -> bool:
     from tensorfold.core.engine.contract_check import check_backend
 
     formats = (torch.float32, torch.bfloat16)
-    return check_backend("cuda-triton", candidates(), DEVICE, report, formats)
+    return check_backend("cuda-triton", candidates(), gpu_of(None), report, formats)

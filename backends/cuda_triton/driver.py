@@ -32,6 +32,17 @@ def capability() -> tuple[int, int] | str:
     return major.value, minor.value
 
 
+def num_gpus() -> int:
+    """How many GPUs the driver lets this process use."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return 0
+    count = ctypes.c_int()
+    failed = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count))
+    return 0 if failed else count.value
+
+
 def lacking_package() -> str | None:
     """Which package is missing; a torch for the CPU alone is missing CUDA."""
     torch = find_spec("torch")

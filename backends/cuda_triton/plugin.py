@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tensorfold.backends.cuda_triton.driver import lacking
+from tensorfold.backends.cuda_triton.driver import lacking, num_gpus
 from tensorfold.core.backend_api import Backend, EngineOrder
 from tensorfold.plugins import hookimpl
 
@@ -15,14 +15,17 @@ if TYPE_CHECKING:
 
 
 class CudaTriton:
-    """Triton kernels on one NVIDIA GPU."""
+    """Triton kernels, on one NVIDIA GPU a rank."""
 
     name = "cuda-triton"
-    summary = "Triton kernels on one NVIDIA GPU, row-exact"
+    summary = "Triton kernels on NVIDIA GPUs, one a rank, row-exact"
     needs_family = True
 
     def unusable(self) -> str | None:
         return lacking()
+
+    def devices(self) -> int:
+        return num_gpus()
 
     def bundled(self) -> Path | None:
         return None

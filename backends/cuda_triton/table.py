@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tensorfold.backends.cuda_triton.kernels import experts as experts_file
+from tensorfold.backends.cuda_triton.kernels import experts_weighted as weighted_file
+from tensorfold.backends.cuda_triton.kernels import linear_parts as parts_file
 from tensorfold.backends.cuda_triton.kernels.engram_gate import engram_gate
 from tensorfold.backends.cuda_triton.kernels.experts import experts
 from tensorfold.backends.cuda_triton.kernels.experts_weighted import experts_weighted
@@ -16,7 +19,7 @@ from tensorfold.backends.cuda_triton.kernels.kda_blocks import kda_blocks
 from tensorfold.backends.cuda_triton.kernels.kda_steps import kda_steps
 from tensorfold.backends.cuda_triton.kernels.latent_attention import latent_attention
 from tensorfold.backends.cuda_triton.kernels.layer_norm import layer_norm
-from tensorfold.backends.cuda_triton.kernels.linear import linear
+from tensorfold.backends.cuda_triton.kernels.linear import linear, parts_of
 from tensorfold.backends.cuda_triton.kernels.linear_heads import linear_heads
 from tensorfold.backends.cuda_triton.kernels.linear_parts import linear_parts
 from tensorfold.backends.cuda_triton.kernels.pick_rows import pick_rows
@@ -61,8 +64,28 @@ BY_MEMORY: dict[str, Call] = {
 }
 
 
+# Sums that ranks have parts of, before they are rounded.
+UNROUNDED: dict[str, Call] = {
+    "linear_parts": parts_file.unrounded,
+    "experts": experts_file.unrounded,
+    "experts_weighted": weighted_file.unrounded,
+}
+
+
+# What sums follow of a weight's shape.
+FOLLOWED: dict[str, Callable[[int, int], object]] = {"linear": parts_of}
+
+
 def candidates() -> Candidates:
     """By op, in order of preference."""
     return {
-        name: (Candidate(label="triton", call=call),) for name, call in (BY_ROW | BY_MEMORY).items()
+        name: (
+            Candidate(
+                label="triton",
+                call=call,
+                unrounded=UNROUNDED.get(name),
+                follows=FOLLOWED.get(name),
+            ),
+        )
+        for name, call in (BY_ROW | BY_MEMORY).items()
     }

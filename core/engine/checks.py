@@ -167,7 +167,8 @@ def choose(
         widths = widths_of(name, own, context)
         checks[f"rows:{name}"] = None
         for candidate in choices:
-            shared = shares(name, candidate, own) if own else None
+            told = own or candidate.follows is not None
+            shared = shares(name, candidate, own) if told else None
             if shared is not None:
                 shared = checks[f"ranks:{name}"] = everywhere(shared)
             if not candidate.library:

@@ -17,7 +17,7 @@ from torch import Tensor
 from tensorfold.core.ops import SPECS, Ops
 
 
-def library_ops(namespace: str, ops: Ops) -> Ops:
+def library_ops(namespace: str, ops: Ops, ranks: int = 1) -> Ops:
     """The same table behind `torch.ops.<namespace>`, with schemas and shape functions.
 
     A process's further tables of a namespace have a number behind it.
@@ -32,12 +32,23 @@ def library_ops(namespace: str, ops: Ops) -> Ops:
         library.impl(spec.name, fresh_outputs(call), "CompositeExplicitAutograd")
         torch.library.register_fake(f"{namespace}::{spec.name}", spec.shape, lib=library)
         wrapped[spec.name] = getattr(getattr(torch.ops, namespace), spec.name).default
+    if ranks > 1:
+        # A layer may exchange what it found: to a compiler, an op as any other.
+        library.define("gather(Tensor part) -> Tensor")
+        library.impl("gather", ops.gather, "CompositeExplicitAutograd")
+        torch.library.register_fake(f"{namespace}::gather", gathered(ranks), lib=library)
+        wrapped["gather"] = getattr(torch.ops, namespace).gather.default
     KEPT.append(library)
     return replace(ops, **wrapped)
 
 
 # A library's ops live as long as the library object does.
 KEPT: list[torch.library.Library] = []
+
+
+def gathered(ranks: int) -> Callable[[Tensor], Tensor]:
+    """The shape function of `Ops.gather`."""
+    return lambda part: part.new_empty(ranks, *part.shape)
 
 
 def fresh_outputs(call: Callable[..., Any]) -> Callable[..., Any]:

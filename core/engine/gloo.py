@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -11,7 +12,10 @@ from torch import Tensor
 
 from tensorfold.core.backend_api import Place
 from tensorfold.core.errors import RankGone, StartError
+from tensorfold.core.ops.linear_parts import tree
 from tensorfold.core.share import Share
+
+Made = TypeVar("Made")
 
 # Ranks load at their own pace; in a forward they do equal work.
 START = timedelta(minutes=30)
@@ -24,19 +28,22 @@ class GlooGroup:
 
     def __init__(self, store: dist.Store, share: Share, host: str = LOOPBACK) -> None:
         self.share = share
+        self.checks: Mapping[str, bool | None] = {}
         self.start = process_group(dist.PrefixStore("start", store), share, host, START)
         self.forward = process_group(dist.PrefixStore("forward", store), share, host, FORWARD)
 
     def gather(self, part: Tensor) -> Tensor:
         return gathered(self.forward, self.share.ranks, part)
 
+    def total(self, part: Tensor, dtype: torch.dtype) -> Tensor:
+        return tree(self.gather(part)).to(dtype)
+
     def exchange(self, told: bytes) -> list[bytes]:
-        ranks = self.share.ranks
-        sizes = gathered(self.start, ranks, torch.tensor([len(told)])).flatten().tolist()
-        padded = torch.zeros(max(1, *sizes), dtype=torch.uint8)
-        padded[: len(told)] = torch.frombuffer(bytearray(told), dtype=torch.uint8)
-        found = gathered(self.start, ranks, padded)
-        return [bytes(row[:size].numpy().tobytes()) for row, size in zip(found, sizes, strict=True)]
+        return exchanged(self.start, self.share.ranks, told)
+
+    def abort(self) -> None:
+        # Its forwards wait for no longer than their timeout.
+        return None
 
 
 def process_group(store: dist.Store, share: Share, host: str, timeout: timedelta) -> Any:
@@ -63,8 +70,22 @@ def gathered(group: Any, ranks: int, part: Tensor) -> Tensor:
     return found
 
 
+def exchanged(group: Any, ranks: int, told: bytes) -> list[bytes]:
+    """Texts of any lengths from every rank, in rank order."""
+    sizes = gathered(group, ranks, torch.tensor([len(told)])).flatten().tolist()
+    padded = torch.zeros(max(1, *sizes), dtype=torch.uint8)
+    padded[: len(told)] = torch.frombuffer(bytearray(told), dtype=torch.uint8)
+    found = gathered(group, ranks, padded)
+    return [bytes(row[:size].numpy().tobytes()) for row, size in zip(found, sizes, strict=True)]
+
+
 def connect(place: Place) -> GlooGroup:
     """Meet the other ranks. Raises `StartError` where they do not come."""
+    return met(place, lambda store: GlooGroup(store, place.share, place.host))
+
+
+def met(place: Place, group: Callable[[dist.Store], Made]) -> Made:
+    """A group over the store of a place. Raises `StartError` where the other ranks do not come."""
     try:
         store = dist.TCPStore(
             place.host,
@@ -75,7 +96,7 @@ def connect(place: Place) -> GlooGroup:
             wait_for_workers=False,
             master_listen_fd=place.listener,
         )
-        return GlooGroup(store, place.share, place.host)
+        return group(store)
     except RuntimeError as error:
         raise StartError(
             f"rank {place.share.rank} of {place.share.ranks} did not meet the others at "

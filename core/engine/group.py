@@ -6,7 +6,7 @@ order and added in `linear_parts`' tree, so that counts that divide eight give o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -14,41 +14,87 @@ import torch
 from torch import Tensor
 
 from tensorfold.core.ops import Ops
-from tensorfold.core.ops.linear_parts import tree
 from tensorfold.core.share import Share
 
 
 class Group(Protocol):
-    """A rank's way to the others; any call may raise `errors.RankGone`."""
+    """A rank's way to the others; any call may raise `errors.RankGone`.
+
+    `checks` are what was tried of it at start, by name.
+    """
 
     share: Share
+    checks: Mapping[str, bool | None]
 
     def gather(self, part: Tensor) -> Tensor:
         """Equal shapes from every rank, in rank order: [...] to [ranks, ...]."""
+        ...
+
+    def total(self, part: Tensor, dtype: torch.dtype) -> Tensor:
+        """The ranks' parts added in the tree, in their own format, and rounded to `dtype` once."""
         ...
 
     def exchange(self, told: bytes) -> list[bytes]:
         """What every rank tells, in rank order; outside forwards, with no haste."""
         ...
 
+    def abort(self) -> None:
+        """Have whatever waits for a rank that is gone end soon, with no result; from any thread."""
+        ...
 
-def ranked(ops: Ops, group: Group | None, vocab_size: int) -> Ops:
-    """The table of a rank: sums over all ranks, and the columns of the vocabulary joined."""
+
+class Unheard:
+    """A group that asks nobody, and whose results are zero: for rehearsals, which ranks may make
+    at other times, or not all of them."""
+
+    def __init__(self, share: Share) -> None:
+        self.share = share
+        self.checks: Mapping[str, bool | None] = {}
+
+    def gather(self, part: Tensor) -> Tensor:
+        return part.new_zeros(self.share.ranks, *part.shape)
+
+    def total(self, part: Tensor, dtype: torch.dtype) -> Tensor:
+        return part.new_zeros(part.shape, dtype=dtype)
+
+    def exchange(self, told: bytes) -> list[bytes]:
+        raise AssertionError(told)
+
+    def abort(self) -> None:
+        raise AssertionError
+
+
+def ranked(ops: Ops, group: Group | None, vocab_size: int, unrounded: Ops | None = None) -> Ops:
+    """The table of a rank: sums over all ranks, and the columns of the vocabulary joined.
+
+    `unrounded` is the same table with its sums in float32: one rank rounds a sum of all parts.
+    """
     if group is None:
         return ops
+    sums = unrounded or ops
     return replace(
         ops,
-        linear_parts=summed(ops.linear_parts, group),
-        experts=summed(ops.experts, group),
-        experts_weighted=summed(ops.experts_weighted, group),
+        linear_parts=summed(sums.linear_parts, group, product_type),
+        experts=summed(sums.experts, group, row_type),
+        experts_weighted=summed(sums.experts_weighted, group, row_type),
         join=joined(group, vocab_size),
         gather=group.gather,
     )
 
 
-def summed(call: Callable[..., Tensor], group: Group) -> Callable[..., Tensor]:
+def product_type(x: Tensor, w: Tensor) -> torch.dtype:
+    return torch.promote_types(x.dtype, w.dtype)
+
+
+def row_type(x: Tensor, *rest: Any) -> torch.dtype:
+    return x.dtype
+
+
+def summed(
+    call: Callable[..., Tensor], group: Group, result_type: Callable[..., torch.dtype]
+) -> Callable[..., Tensor]:
     def run(*args: Any) -> Tensor:
-        return tree(group.gather(call(*args)))
+        return group.total(call(*args), result_type(*args))
 
     return run
 

@@ -89,7 +89,7 @@ class Watch:
 class Leader:
     """Rank 0's ends. `call` sends to all ranks; a thread hears what they say.
 
-    `lost` is why the engine is lost, once it is; whoever `watch`es is told once, on that thread.
+    `lost` is why the engine is lost, once it is; those who `watch` are told once, on that thread.
     """
 
     def __init__(self, ends: Mapping[int, Frames]) -> None:
@@ -98,7 +98,7 @@ class Leader:
         self.lost: str | None = None
         self.gate = threading.Lock()
         self.outcomes: dict[int, dict[int, str]] = {}
-        self.watcher: OnLost | None = None
+        self.watchers: list[OnLost] = []
         self.over = threading.Event()
         self.last = 0.0
         self.thread = threading.Thread(target=self.listen, name="ranks", daemon=True)
@@ -106,7 +106,8 @@ class Leader:
 
     def watch(self, watcher: OnLost) -> None:
         with self.gate:
-            self.watcher, lost = watcher, self.lost
+            self.watchers.append(watcher)
+            lost = self.lost
         if lost is not None:
             watcher(lost)
 
@@ -138,14 +139,14 @@ class Leader:
         with self.gate:
             if self.lost is not None or self.over.is_set():
                 return
-            self.lost, watcher = words, self.watcher
+            self.lost, watchers = words, list(self.watchers)
         for end in self.ends.values():
             try:
                 end.send({"lost": words})
             except OSError:
                 # It is gone, or will see this end close.
                 continue
-        if watcher is not None:
+        for watcher in watchers:
             watcher(words)
 
     def listen(self) -> None:

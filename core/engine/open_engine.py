@@ -17,7 +17,7 @@ from tensorfold.core.checkpoint.load import elements
 from tensorfold.core.draft_settings import head_drafts
 from tensorfold.core.engine import agreement, checks, meeting, optable
 from tensorfold.core.engine.compile import fix_sizes
-from tensorfold.core.engine.group import Group, ranked
+from tensorfold.core.engine.group import Group, Unheard, ranked
 from tensorfold.core.engine.optable import Candidate, Candidates
 from tensorfold.core.engine.probe import Sizes, exercise, model_calls
 from tensorfold.core.engine.ranks import until_ready
@@ -49,7 +49,7 @@ class Device:
 
     `tile` is its row tile. `free_bytes` tells what its memory has left, of which a forward may take
     `spare_bytes` beside weights and state. `bits` are further facts that its bits depend on.
-    `graph` turns an op table into one that graph capture accepts, and gives the compiler of a
+    `graph` turns a rank's op table into one that graph capture accepts, and gives the compiler of a
     layer; it is used when the order asks for compiled forwards, or does not say and the device
     `compiles`. `connect` meets other ranks, where it can. `runner` makes what runs the engine's
     steps on this device's queue; none runs them at once. `verdict` judges a library product on a
@@ -64,7 +64,7 @@ class Device:
     tile: int
     free_bytes: Callable[[], int]
     bits: dict[str, str | int | float | bool]
-    graph: Callable[[Ops], tuple[Ops, Compile]]
+    graph: Callable[[Ops, int], tuple[Ops, Compile]]
     spare_bytes: int = 0
     connect: Callable[[Place], Group] | None = None
     runner: Callable[[Rounds], Runner] | None = None
@@ -135,13 +135,17 @@ def open_torch_engine(
         )
         order.progress("checking ops", 0, 0)
         chosen, found = choose_ops(loaded, storage, device, group)
+        found |= {} if group is None else group.checks
         own = optable.table({name: candidate.call for name, candidate in chosen.items()})
-        ops = ranked(own, group, loaded.vocab_size)
+        sums = {name: candidate.unrounded or candidate.call for name, candidate in chosen.items()}
+        table = partial(ranked, own, vocab_size=loaded.vocab_size, unrounded=optable.table(sums))
         if device.ahead is not None:
-            device.ahead(lambda: rehearse(loaded, device, storage, ops), order.progress)
+            unheard = table(group if group is None else Unheard(group.share))
+            device.ahead(lambda: rehearse(loaded, device, storage, unheard), order.progress)
+        ops = table(group)
         compiled: Compile | None = None
         if compiled_too:
-            ops, compiled = device.graph(ops)
+            ops, compiled = device.graph(ops, share_of(group).ranks)
         model = loaded.family.model(loaded.config, loaded.weights, ops, storage.buffers, compiled)
         if compiled is not None:
             order.progress("compiling", 0, 0)

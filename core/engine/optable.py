@@ -17,11 +17,18 @@ from tensorfold.core.ops import SPECS, Ops
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Candidate:
-    """One implementation of an op. `library` ones must pass the load-time check."""
+    """One implementation of an op. `library` ones must pass the load-time check.
+
+    `unrounded` is the same sums left in float32, where `call` rounds them to a narrower format:
+    several ranks each have a part of a sum that one rounds whole. `follows` tells what the order of
+    a product's sums follows of its weight's columns and inner size, where it is not one always.
+    """
 
     label: str
     call: Callable[..., Any]
     library: bool = False
+    unrounded: Callable[..., Any] | None = None
+    follows: Callable[[int, int], object] | None = None
 
 
 Candidates = Mapping[str, Sequence[Candidate]]

@@ -74,8 +74,16 @@ class LeadingFlight(Generic[Result]):
 class LeadingEngine:
     """Rank 0's engine, whose calls all ranks make."""
 
-    def __init__(self, engine: Engine, link: Leader, split: IndexSplit = NEVER) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        link: Leader,
+        split: IndexSplit = NEVER,
+        abort: Callable[[], None] = lambda: None,
+    ) -> None:
         self.engine = engine
+        # Before anyone else is told: a forward that waits for a lost rank must come to its end.
+        link.watch(lambda words: abort())
         self.split = split
         self.link = link
         self.info = engine.info
@@ -119,6 +127,9 @@ class LeadingEngine:
     def settled(self, step: int, work: Callable[[], Result]) -> Result:
         """Do this rank's part of a call, and compare its outcome with the others'."""
         result = self.guarded(step, work)
+        if self.link.lost is not None:
+            # What a forward gives that was let go of is nothing.
+            raise EngineLost(self.link.lost)
         self.link.settle(step, digest(result))
         return result
 
@@ -188,7 +199,7 @@ def leading(engine: Engine, place: Place, split: IndexSplit) -> LeadingEngine:
     """Rank 0's engine, linked to the others. Raises `StartError` where they do not come."""
     assert isinstance(engine, Ranked), engine
     assert engine.group is not None, engine
-    return LeadingEngine(engine, lead(engine.group, place.host), split)
+    return LeadingEngine(engine, lead(engine.group, place.host), split, engine.group.abort)
 
 
 @until_ready()

@@ -56,13 +56,16 @@ def shares_hold(
 ) -> bool | None:
     """Whether a candidate gives shares the whole's bits; none where ranks cut nothing of its op.
 
-    A kernel of a device's own has one arithmetic for all shapes, and is not asked; on a CPU every
-    form rests on library products, fixed tiles too.
+    A kernel of a device's own has one arithmetic for all shapes, or tells what of a weight's shape
+    it follows; on a CPU every form rests on library products, fixed tiles too.
     """
+    own_products = [product for product in products if product.op == name]
+    if candidate.follows is not None:
+        alike = [columns_alike(product, ranks, candidate.follows) for product in own_products]
+        return all(alike) if alike else None
     if not candidate.library and calls[0].args[0].device.type != "cpu":
         return None
     counts = counts_of(products)
-    own_products = [product for product in products if product.op == name]
     if not products or not (own_products or name in CUTS):
         return None
     rows = sorted({call.args[0].shape[0] for call in calls})
@@ -72,7 +75,10 @@ def shares_hold(
     ) and (
         name not in CUTS
         or ranks not in SAME_BITS
-        or all(shares_keep_bits(call, candidate.call, ranks, counts) for call in calls)
+        or all(
+            shares_keep_bits(call, candidate.call, ranks, counts, candidate.unrounded)
+            for call in calls
+        )
     )
 
 
@@ -82,12 +88,16 @@ def counts_of(products: Sequence[CutProduct]) -> list[int]:
     return [count for count in SAME_BITS[1:] if count <= min(cuts, default=1)]
 
 
-def shares_keep_bits(call: Call, run: Run, ranks: int, counts: Sequence[int]) -> bool:
+def shares_keep_bits(
+    call: Call, run: Run, ranks: int, counts: Sequence[int], unrounded: Run | None = None
+) -> bool:
     """Whether a call's shares for each of `counts`, put together, are the whole of it.
 
     The call is a share of one of `ranks` ranks.
     """
     cut = CUTS[call.name]
+    # A rank's part of a sum is rounded when the whole is there.
+    of_share = run if cut.out is not None else unrounded or run
     whole = [
         torch.cat([arg] * ranks, cut.axes[place]) if place in cut.axes else arg
         for place, arg in enumerate(call.args)
@@ -112,7 +122,7 @@ def shares_keep_bits(call: Call, run: Run, ranks: int, counts: Sequence[int]) ->
             args = with_own(args, cut.written)
             if call.name in EXPERTS:
                 args[-2:] = [held * rank // count, size // count]
-            found.append(given(cut, run, args))
+            found.append(given(cut, of_share, args))
         if not same(found, wanted, cut):
             return False
     return True
@@ -137,7 +147,7 @@ def narrowed(arg: Tensor, axis: int, share: Share) -> Tensor:
 def same(found: Sequence[Sequence[Tensor]], wanted: Sequence[Tensor], cut: Cut) -> bool:
     for place, (parts, whole) in enumerate(zip(zip(*found, strict=True), wanted, strict=True)):
         if cut.out is None:
-            joined = tree(torch.stack(parts))
+            joined = tree(torch.stack(parts)).to(whole.dtype)
         else:
             axis = cut.out if place == 0 or cut.written is None else cut.axes[cut.written]
             joined = torch.cat(parts, axis)
@@ -168,6 +178,13 @@ def columns_keep_bits(
                 if not torch.equal(part, whole[..., places]):
                     return False
     return True
+
+
+def columns_alike(product: CutProduct, ranks: int, follows: Callable[[int, int], object]) -> bool:
+    """Whether a kernel treats each rank's columns of a product as it does the whole's."""
+    shares = [Share(rank=rank, ranks=ranks) for rank in range(ranks)]
+    held = [len(held_columns(product, share)) for share in (Share(), *shares)]
+    return len({follows(columns, product.inner) for columns in held}) == 1
 
 
 def columns_of(product: CutProduct, x_RHK: Tensor, w_HNK: Tensor, run: Run) -> Tensor:

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from tensorfold.backends.cpu_reference.backend import graph
 from tensorfold.backends.cpu_reference.table import candidates
-from tensorfold.core.backend_api import EngineOrder
+from tensorfold.core.backend_api import EngineOrder, Place
+from tensorfold.core.engine.gloo import connect
 from tensorfold.core.engine.open_engine import Device, open_torch_engine
 from tensorfold.core.engine.optable import Candidate, Candidates
 from tensorfold.core.engine.replay import Replayed, replay
@@ -60,6 +61,11 @@ def narrowed(spec: OpSpec, call: Callable[..., Any], seen: Seen) -> Callable[...
     return run_op
 
 
+def widened(call: Callable[..., Any]) -> Callable[..., Any]:
+    """An op whose arithmetic and outputs are float32."""
+    return lambda *args: call(*(wide(arg) if is_float(arg) else arg for arg in args))
+
+
 def is_float(arg: Any) -> bool:
     return isinstance(arg, Tensor) and arg.is_floating_point()
 
@@ -68,16 +74,29 @@ def in_bfloat16(table: Candidates, seen: Seen) -> Candidates:
     specs = {spec.name: spec for spec in SPECS}
     return {
         name: tuple(
-            Candidate(label=c.label, call=narrowed(specs[name], c.call, seen), library=c.library)
+            Candidate(
+                label=c.label,
+                call=narrowed(specs[name], c.call, seen),
+                library=c.library,
+                unrounded=widened(c.call),
+            )
             for c in choices
         )
         for name, choices in table.items()
     }
 
 
-def opened(family: Family, seen: Seen | None = None, **flags: Any) -> TorchEngine:
+def opened(
+    family: Family,
+    seen: Seen | None = None,
+    *,
+    folder: Path | None = None,
+    place: Place | None = None,
+    **flags: Any,
+) -> TorchEngine:
     sizes = {"lanes": 4, "context": 320, "chunk_rows": 320, "window_rows": 4} | flags
-    order = EngineOrder(settings=read(sizes, {}), folder=DATA / family.name / "ckpt", family=family)
+    folder = folder or DATA / family.name / "ckpt"
+    order = EngineOrder(settings=read(sizes, {}), folder=folder, family=family, place=place)
     device = Device(
         backend="bfloat16 on the CPU",
         candidates=in_bfloat16(candidates(), set() if seen is None else seen),
@@ -87,6 +106,7 @@ def opened(family: Family, seen: Seen | None = None, **flags: Any) -> TorchEngin
         free_bytes=lambda: 1 << 32,
         bits={},
         graph=graph,
+        connect=connect,
     )
     return open_torch_engine(order, device)
 

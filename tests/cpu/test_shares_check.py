@@ -12,12 +12,17 @@ from torch import Tensor
 from tensorfold.backends.cpu_reference.table import candidates
 from tensorfold.core.engine import open_engine, shares
 from tensorfold.core.engine.optable import Call, Candidate
-from tensorfold.core.family_api import CutProduct
+from tensorfold.core.family_api import CutProduct, Family
 from tensorfold.core.ops.linear_parts import split
+from tensorfold.core.share import SAME_BITS
+from tensorfold.families.dsv41.plugin import FAMILY as DSV41
+from tensorfold.families.glm53.plugin import FAMILY as GLM53
+from tensorfold.tools import widths
 from tests.cpu.driving import opened
 
 SMALL = {"lanes": 2, "context": 64, "chunk_rows": 64, "window_rows": 2}
 COUNTS = (2, 4)
+RELEASED = ((GLM53, widths.glm53()), (DSV41, widths.dsv41()))
 
 
 def normal(seed: int, *shape: int) -> Tensor:
@@ -75,6 +80,34 @@ def test_heads_that_know_how_many_they_are_are_seen_in_what_is_written_too() -> 
         return found
 
     assert not shares.shares_keep_bits(call, writing, 1, COUNTS)
+
+
+@pytest.mark.parametrize(("ranks", "held"), [(1, True), (2, True), (4, True), (8, False)])
+def test_a_kernel_that_follows_the_number_of_columns_is_asked_for_each_rank(
+    ranks: int, held: bool
+) -> None:
+    product = CutProduct("linear", 4096, ((2048, 8), (2048, 8)))
+    candidate = Candidate(label="own", call=torch.mm, follows=lambda n, k: n < 1024)
+    call = Call("linear", (torch.empty(1, device="meta"),))
+    # Nobody records what a kernel of a device's own is called with.
+    asked: tuple[Candidate, list[Call]] = (candidate, [])
+    assert shares.shares_hold([product], ranks, "linear", *asked) is held
+    assert shares.shares_hold([product], ranks, "linear_heads", *asked) is None
+    one = Candidate(label="own", call=torch.mm)
+    assert shares.shares_hold([product], ranks, "linear", one, [call]) is None
+
+
+@pytest.mark.parametrize("ranks", SAME_BITS)
+@pytest.mark.parametrize(("family", "raw"), RELEASED, ids=["glm53", "dsv41"])
+def test_no_rank_of_a_released_model_holds_so_few_columns_that_a_gpu_sums_them_otherwise(
+    family: Family, raw: dict[str, Any], ranks: int
+) -> None:
+    from tensorfold.backends.cuda_triton.kernels.linear import parts_of
+
+    products = [one for one in family.cut_products(family.config(raw)) if one.op == "linear"]
+    assert len(products) > 2
+    for product in products:
+        assert shares.columns_alike(product, ranks, parts_of), product
 
 
 def refusing(*labels: str) -> Callable[..., bool | None]:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from tensorfold.core.engine.records import Unreadable, decode, digest, encode
 from tensorfold.core.engine_api import (
     Filled,
     Flight,
+    Landed,
     Opening,
     Piece,
     Sampling,
@@ -254,6 +256,37 @@ def test_a_rank_that_ends_while_nothing_runs_is_told_to_the_host_and_to_the_othe
         eventually(lambda: host.stats().lost == "rank 1 has ended")
         eventually(lambda: "rank 1 has ended" in others.lost)
         host.close(0)
+
+
+class Stuck(FakeEngine):
+    """A device that waits for another rank until it is let go, and then has something."""
+
+    def __init__(self, let_go: threading.Event) -> None:
+        super().__init__(PLAIN)
+        self.let_go = let_go
+
+    def round(self, windows: Sequence[Window]) -> Flight[Landed]:
+        flight = super().round(windows)
+
+        def land() -> Sequence[Landed]:
+            assert self.let_go.wait(10), "nobody let it go"
+            return flight.land()
+
+        return SimpleNamespace(land=land)
+
+
+def test_a_forward_that_waits_for_a_rank_that_ends_is_let_go_and_gives_nothing() -> None:
+    here, there = socket.socketpair()
+    let_go = threading.Event()
+    engine = LeadingEngine(Stuck(let_go), Leader({1: Frames(here)}), abort=let_go.set)
+    engine.open(Opening(stream=1, prompt=(1, 2), most=3))
+    (filled,) = engine.fill([Piece(stream=1, start=0, end=2)]).land()
+    assert filled.token is not None
+    flight = engine.round([Window(stream=1, tokens=(filled.token,))])
+    there.close()
+    with pytest.raises(EngineLost, match="rank 1 has ended"):
+        flight.land()
+    engine.shutdown()
 
 
 def test_silence_ends_all_and_a_watchers_own_absence_does_not(

@@ -62,11 +62,12 @@ def run(
     rounded: bool,
     tiles: tuple[Tile, Tile] | None = None,
     few: bool | None = None,
+    dtype: torch.dtype | None = None,
 ) -> Tensor:
     """`weighted`: weights enter before the second product. `tiles` and `few` only change who does
-    what."""
+    what. The sums are rounded to `dtype`, or to the rows' own."""
     x_RD, ids_RK, weight_RK = x_RD.contiguous(), ids_RK.contiguous(), weight_RK.contiguous()
-    result_RD = torch.empty(x_RD.shape, dtype=x_RD.dtype, device=x_RD.device)
+    result_RD = torch.empty(x_RD.shape, dtype=dtype or x_RD.dtype, device=x_RD.device)
     if not x_RD.shape[0]:
         return result_RD
     form = by_pick if (ids_RK.numel() <= FEW_PICKS if few is None else few) else by_group
@@ -342,3 +343,29 @@ def experts(
     parts: int,
 ) -> Tensor:
     return run(x_RD, ids_RK, weight_RK, gate_up_EDI, down_EID, limit, first, parts, False, False)
+
+
+def unrounded(
+    x_RD: Tensor,
+    ids_RK: Tensor,
+    weight_RK: Tensor,
+    gate_up_EDI: Tensor,
+    down_EID: Tensor,
+    limit: float,
+    first: int,
+    parts: int,
+) -> Tensor:
+    """The same sums in float32."""
+    return run(
+        x_RD,
+        ids_RK,
+        weight_RK,
+        gate_up_EDI,
+        down_EID,
+        limit,
+        first,
+        parts,
+        False,
+        False,
+        dtype=torch.float32,
+    )

@@ -18,6 +18,8 @@ from tensorfold.backends.cuda_triton.kernels.tiles import Tile, Weight
 # Rows of tiles that share columns of a weight before the next columns' turn.
 GROUP = 8
 ALIGNED = 16  # bytes
+# Formats of a product's sums.
+OUT = (torch.bfloat16, torch.float32)
 
 
 @triton.jit
@@ -153,7 +155,7 @@ def aligned(x: Tensor) -> bool:
 
 def fits(x_RK: Tensor, w: Weight, out_RN: Tensor, tile: Tile, apart: bool) -> bool:
     """Whether `run_many` takes this product."""
-    if not x_RK.dtype == w.tensor.dtype == out_RN.dtype == torch.bfloat16:
+    if not x_RK.dtype == w.tensor.dtype == torch.bfloat16 or out_RN.dtype not in OUT:
         return False
     if w.k % tile.step or (w.n % tile.columns if apart else w.parts not in (1, 2, 4, 8)):
         return False

@@ -177,15 +177,17 @@ def tile_of(rows: int, w: Weight, apart: bool) -> Tile:
     return Tile(64, 128, 64, 4, 3) if rows <= 64 and not apart else Tile(64, 64, 64, 4, 4)
 
 
-def tile_many(rows: int, w: Weight, apart: bool, programs: int) -> Tile:
+def tile_many(rows: int, w: Weight, apart: bool, programs: int, out: torch.dtype) -> Tile:
     """Of programs that stay: the tile whose waves over the device are done first."""
+    # The largest tile of float32 sums does not lie in shared memory beside its operands.
+    stay = STAY[1:] if out == torch.float32 else STAY
 
     def time(choice: tuple[Tile, int]) -> int:
         tile, cost = choice
         count = triton.cdiv(rows, tile.rows) * triton.cdiv(w.n, tile.columns)
         return triton.cdiv(count * (w.parts if apart else 1), programs) * cost
 
-    tile = min(STAY if apart or w.parts == 1 else STAY_PARTS, key=time)[0]
+    tile = min(stay if apart or w.parts == 1 else STAY_PARTS, key=time)[0]
     return tile._replace(step=32, stages=4) if w.k % tile.step else tile
 
 
@@ -246,17 +248,20 @@ def split(x_RK: Tensor) -> Tensor:
     return out
 
 
-def summed(x_RK: Tensor, w: Weight, tile: Tile | None = None) -> Tensor:
-    """[R, P * K] times the parts of a weight, added in the tree: [R, N].
+def summed(
+    x_RK: Tensor, w: Weight, tile: Tile | None = None, dtype: torch.dtype | None = None
+) -> Tensor:
+    """[R, P * K] times the parts of a weight, added in the tree: [R, N], rounded to `dtype`, or to
+    the wider format of the two.
 
     `tile` only changes who does what, as in `each`.
     """
     if x_RK.stride(1) != 1:
         x_RK = x_RK.contiguous()
     rows = x_RK.shape[0]
-    out_RN = x_RK.new_empty(rows, w.n, dtype=result_type(x_RK, w.tensor))
+    out_RN = x_RK.new_empty(rows, w.n, dtype=dtype or result_type(x_RK, w.tensor))
     if tile is None and not few(rows, w, False):
-        large = tile_many(rows, w, False, num_programs(x_RK.device))
+        large = tile_many(rows, w, False, num_programs(x_RK.device), out_RN.dtype)
         if fits(x_RK, w, out_RN, large, False):
             run_many(x_RK, w, out_RN, large, False)
             return out_RN
@@ -286,7 +291,7 @@ def each(x_RPK: Tensor, w: Weight, tile: Tile | None = None) -> Tensor:
         x_RPK = x_RPK.contiguous()
     out_RPN = x_RPK.new_empty(rows, parts, w.n, dtype=result_type(x_RPK, w.tensor))
     if tile is None and not few(rows, w, True) and x_RPK.stride(1) == inner:
-        large = tile_many(rows, w, True, num_programs(x_RPK.device))
+        large = tile_many(rows, w, True, num_programs(x_RPK.device), out_RPN.dtype)
         x_RK, out_RN = x_RPK.flatten(1), out_RPN.view(rows, parts * w.n)
         if fits(x_RK, w, out_RN, large, True):
             run_many(x_RK, w, out_RN, large, True)

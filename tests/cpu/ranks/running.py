@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import socket
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -37,13 +37,18 @@ def free_port() -> int:
         return port
 
 
-def on_ranks(count: int, work: Work, *args: Any, seconds: float = 100) -> list[Any]:
-    """What `work(place, *args)` gives on each of `count` ranks; what it raises is an error here."""
+def on_ranks(
+    count: int, work: Work, *args: Any, seconds: float = 100, killed: Sequence[int] = ()
+) -> list[Any]:
+    """What `work(place, *args)` gives on each of `count` ranks; what it raises is an error here.
+    Ranks that are `killed` in the middle of it give none."""
     port = free_port()
     children, pipes = [], []
     for rank in range(count):
         share = Share(rank=rank, ranks=count)
-        place = Place(share=share, host="127.0.0.1", port=port) if count > 1 else None
+        place = None
+        if count > 1:
+            place = Place(share=share, host="127.0.0.1", port=port, local=rank)
         ours, theirs = FORKING.Pipe()
         child = FORKING.Process(target=run, args=(theirs, work, place, args), daemon=True)
         child.start()
@@ -53,6 +58,9 @@ def on_ranks(count: int, work: Work, *args: Any, seconds: float = 100) -> list[A
     found = []
     try:
         for rank, pipe in enumerate(pipes):
+            if rank in killed:
+                found.append(None)
+                continue
             assert pipe.poll(seconds), f"rank {rank} of {count} said nothing in {seconds} s"
             held, said = pipe.recv()
             assert held, f"rank {rank} of {count}: {said}"

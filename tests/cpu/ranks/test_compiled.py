@@ -1,0 +1,85 @@
+"""Compiled forwards of a rank: what it exchanges is inside one graph a kind of sublayer, and chunks
+whose index is split make no further ones, however many there are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from tensorfold.backends.cpu_reference.backend import device_of
+from tensorfold.core.backend_api import EngineOrder, Place
+from tensorfold.core.engine.compile import capturing, library_ops
+from tensorfold.core.engine.open_engine import Compile, open_torch_engine
+from tensorfold.core.engine.torch_engine import TorchEngine
+from tensorfold.core.engine_api import Piece, Sampling
+from tensorfold.core.ops import Ops
+from tensorfold.core.settings import read
+from tensorfold.core.share import Share
+from tests.cpu.driving import CKPT, FAMILY, Asked, begin, some_tokens, step, take
+from tests.cpu.ranks.echo import Echo
+from tests.cpu.ranks.running import SIZES
+
+CHUNK = 64
+# Of the later ones, chunks are cut where none before was.
+FIRST, LATER = (200, 130), (268, 233)
+pytestmark = pytest.mark.timeout(200)
+
+
+def opened(compiled: bool, graphs: Counter[str]) -> TorchEngine:
+    """The first rank of two; `graphs` counts those that are made, by kind of sublayer."""
+    place = Place(share=Share(rank=0, ranks=2), host="nowhere", port=1)
+    settings = read({**SIZES, "compile": compiled, "chunk_rows": CHUNK, "window_rows": 1}, {})
+    order = EngineOrder(settings=settings, folder=CKPT, family=FAMILY, place=place)
+
+    def graph(ops: Ops, ranks: int) -> tuple[Ops, Compile]:
+        def compile(function: Callable[..., Any]) -> Callable[..., Any]:
+            def counted(graph: torch.fx.GraphModule, inputs: Any) -> Callable[..., Any]:
+                graphs[function.__name__] += 1
+                return graph.forward
+
+            return capturing(function, backend=counted)
+
+        return library_ops("tensorfold_compiled_ranks", ops, ranks), compile
+
+    connect = lambda place: Echo(place.share)  # noqa: E731
+    return open_torch_engine(order, replace(device_of(order), graph=graph, connect=connect))
+
+
+def reply(engine: TorchEngine, length: int, how: str) -> tuple[Any, int]:
+    """The proof of a reply to a prompt in chunks, of which all but the first are split; and how
+    often the ranks gathered for it."""
+    assert isinstance(engine.group, Echo)
+    before = engine.group.gathers
+    sampling = Sampling(temperature=0.9)
+    asked = Asked(prompt=tuple(some_tokens(length, 3)), most=3, sampling=sampling, seed=3)
+    told = begin(engine, 1, asked)
+    for start in range(0, length, CHUNK):
+        end = min(length, start + CHUNK)
+        piece = Piece(stream=1, start=start, end=end, split=how if start else "")
+        take(told, engine.fill([piece]).land()[0])
+    while not told.done:
+        step(engine, [told])
+    engine.close(1)
+    return told.proof(), engine.group.gathers - before
+
+
+def test_a_sublayer_that_exchanges_is_one_whole_graph_with_the_bits_of_plain_ops() -> None:
+    graphs: Counter[str] = Counter()
+    plain, compiled = opened(False, graphs), opened(True, graphs)
+    made: dict[str, int] = {}
+    for lengths in (FIRST, LATER):
+        for length in lengths:
+            gathered = []
+            for how in ("", "cost", "rows"):
+                found = reply(compiled, length, how)
+                assert found == reply(plain, length, how), (length, how)
+                gathered.append(found[1])
+            assert gathered[0] < gathered[1] == gathered[2], gathered
+        assert not made or graphs == made
+        made = dict(graphs)
+    assert all(made.values()), made

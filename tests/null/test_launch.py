@@ -1,0 +1,53 @@
+"""Where a process stands among ranks, as its launcher says, and what is refused at the door."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tensorfold.core.errors import StartError
+from tensorfold.core.settings import read
+from tensorfold.tools.launch import given_place
+from tensorfold.tools.serve import check_ranks
+
+GIVEN = {"RANK": "3", "WORLD_SIZE": "4", "MASTER_ADDR": "here", "MASTER_PORT": "7"}
+
+
+def test_a_rank_is_the_first_of_its_host_where_its_launcher_says_so() -> None:
+    place = given_place({**GIVEN, "LOCAL_RANK": "1"})
+    assert place is not None
+    assert (place.share.rank, place.share.ranks, place.local) == (3, 4, 1)
+
+
+def test_where_nobody_tells_hosts_apart_there_is_one() -> None:
+    place = given_place(GIVEN)
+    assert place is not None
+    assert place.local == 3
+
+
+@pytest.mark.parametrize("local", ["4", "-1", "one"])
+def test_a_number_that_no_rank_has_is_refused(local: str) -> None:
+    with pytest.raises(StartError, match=f"LOCAL_RANK .*{local}"):
+        given_place({**GIVEN, "LOCAL_RANK": local})
+
+
+def refused(backend: Any, ranks: int) -> str:
+    try:
+        check_ranks(read({"ranks": ranks}, {}), backend, SimpleNamespace(family=None))  # type: ignore[arg-type]
+    except StartError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize(("devices", "said"), [(1, "1 GPU"), (3, "3 GPUs")])
+def test_more_ranks_than_devices_are_refused_by_name_and_number(devices: int, said: str) -> None:
+    backend = SimpleNamespace(name="cuda-triton", devices=lambda: devices)
+    words = f"--ranks is 4, and backend 'cuda-triton' has {said} here, one a rank"
+    assert refused(backend, 4) == words
+    assert refused(backend, devices) == ""
+
+
+def test_a_backend_without_devices_takes_any_number_of_ranks() -> None:
+    assert refused(SimpleNamespace(name="cpu-reference"), 8) == ""

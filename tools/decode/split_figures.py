@@ -1,0 +1,102 @@
+"""Figures of a split index: first tokens by arm, rounds beside their floor, and what must hold."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tensorfold.core.index_shares import COST, ROWS
+from tensorfold.tools.bench_cache import Row
+from tensorfold.tools.sim.report import Check, Outcome, Table
+
+WHOLE = "whole"
+ARMS = (WHOLE, ROWS, COST, COST, ROWS, WHOLE)
+# How far rounds may be from those beside a whole index.
+DRIFT = 0.005
+
+
+def judged(options: argparse.Namespace, found: Mapping[str, Any]) -> Outcome:
+    checks, lines, told = [], [], {}
+    for length, own in found["prompts"].items():
+        rows = [row for each in own["rows"].values() for row in each]
+        hashes = {row.sha256 for row in rows}
+        good = [row for row in rows if row.failed is None]
+        alike = len(good) == len(rows) and len(hashes) == 1
+        checks.append(
+            Check(
+                name=f"{length} rows: every arm gives the same tokens",
+                holds=alike,
+                found=f"{len(hashes)} hashes over {len(good)} of {len(rows)} replies",
+            )
+        )
+        checks.append(
+            Check(
+                name=f"{length} rows: every prompt is cold and whole",
+                holds=bool(good) and {(row.cached, row.prompt) for row in good} == {(0, length)},
+                found=", ".join(sorted({f"{row.cached} cached" for row in good})),
+            )
+        )
+        base = times_of(own["rows"][WHOLE])
+        told[length] = {
+            arm: {"ttft_s": times_of(each), "index": own["index"].get(arm)}
+            for arm, each in own["rows"].items()
+        }
+        for arm, each in own["rows"].items():
+            times = times_of(each)
+            if not times:
+                continue
+            gain = statistics.median(base) / statistics.median(times) - 1
+            share = own["index"].get(arm)
+            lines.append(
+                (
+                    f"{length} {arm}",
+                    f"{statistics.median(times):.4f}",
+                    f"{min(times):.4f} to {max(times):.4f}",
+                    "" if arm == WHOLE else f"{gain:+.2%}",
+                    "unmeasured" if share is None else f"{share:.1%}",
+                )
+            )
+    rounds = []
+    for count, own in found["rounds"].items():
+        medians = {arm: statistics.median(each) for arm, each in own["seconds"].items() if each}
+        drift = max(abs(one / medians[WHOLE] - 1) for one in medians.values())
+        checks.append(
+            Check(
+                name=f"rounds of {count}: no arm is 0.5 % from whole",
+                holds=drift < DRIFT,
+                found=f"{drift:.2%}",
+            )
+        )
+        floor = own.get("floor")
+        rounds.append(
+            (
+                f"{count}",
+                *(f"{1e3 * medians[arm]:.3f}" for arm in (WHOLE, ROWS, COST)),
+                "unmeasured" if floor is None else f"{1e3 * floor:.3f}",
+                "" if floor is None else f"{medians[WHOLE] / floor:.2f}",
+            )
+        )
+    ranks = f"{options.family}, {options.layers} layers, {options.ranks} ranks"
+    return Outcome(
+        scenario="split",
+        tables=(
+            Table(
+                title=f"{ranks}: cold prompts in chunks of {options.chunk}",
+                columns=("prompt", "first token, s", "range", "against whole", "index"),
+                rows=tuple(lines),
+            ),
+            Table(
+                title=f"{ranks}: ms a round at context {options.context}",
+                columns=("rows", WHOLE, ROWS, COST, "floor", "whole / floor"),
+                rows=tuple(rounds),
+            ),
+        ),
+        checks=tuple(checks),
+        document={**found, "prompts": told},
+    )
+
+
+def times_of(rows: Sequence[Row]) -> list[float]:
+    return [row.ttft_s for row in rows if row.failed is None]
