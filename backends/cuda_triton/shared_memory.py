@@ -17,8 +17,6 @@ from tensorfold.core.share import Share
 
 NAME = "tensorfold"
 GROUP: Any = NAME
-# More than any turn of the start's check, and ahead of any that is waited for.
-LET_GO = 1 << 30
 CHECK_SECONDS = 20.0
 
 
@@ -43,9 +41,9 @@ class SharedMemory:
         addresses = torch.tensor(self.handle.buffer_ptrs, dtype=torch.int64)
         self.buffers = addresses.to(device)
         self.flags = (addresses + 4 * words).to(device)
-        self.own_flags = own[words:].view(torch.int32)
+        self.gone = own[words + flags - 1 :].view(torch.int32)
         self.turns = torch.zeros(exchange.PROGRAMS, dtype=torch.int32, device=device)
-        self.ahead = torch.full((flags,), LET_GO, dtype=torch.int32).pin_memory()
+        self.told = torch.ones(1, dtype=torch.int32).pin_memory()
         self.aside = torch.cuda.Stream(device)
         torch.cuda.synchronize(device)
 
@@ -57,7 +55,7 @@ class SharedMemory:
         """End every wait, now and from now on: what is added then is nothing."""
         with torch.cuda.stream(self.aside):
             # A copy needs no room on a device whose programs all wait.
-            self.own_flags.copy_(self.ahead, non_blocking=True)
+            self.gone.copy_(self.told, non_blocking=True)
 
     def waited(self) -> bool:
         """Wait for what is enqueued, not for ever; false where a rank was not heard."""

@@ -9,8 +9,19 @@ from torch import Tensor
 from tensorfold.backends.cuda_triton.kernels import exchange
 from tensorfold.core.ops.linear_parts import tree
 
-# Told by ranks that are ahead of every turn of this test.
+# How far the ranks that are told of are ahead of every turn of this test.
 AHEAD = 1 << 20
+# Turns before the first: none, and as many as one number can count but two.
+BEFORE = (0, 2**31 - 3)
+
+
+def wrapped(number: int) -> int:
+    """As 32 bits hold it."""
+    return (number + 2**31) % 2**32 - 2**31
+
+
+def by_program(flags: Tensor, ranks: int) -> Tensor:
+    return flags[:-1].view(exchange.PROGRAMS, ranks)
 
 
 def addresses(*tensors: Tensor) -> Tensor:
@@ -19,16 +30,19 @@ def addresses(*tensors: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 8])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_a_rank_adds_its_part_to_the_others_in_the_tree(ranks: int, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("before", BEFORE)
+def test_a_rank_adds_its_part_to_the_others_in_the_tree(
+    ranks: int, dtype: torch.dtype, before: int
+) -> None:
     rank = ranks // 2
     words, told = exchange.buffer_words(ranks)
     buffers = [torch.full((words,), float("nan")) for _ in range(ranks)]
     flags = [torch.zeros(told, dtype=torch.int32) for _ in range(ranks)]
-    turns = torch.zeros(exchange.PROGRAMS, dtype=torch.int32)
+    turns = torch.full((exchange.PROGRAMS,), before, dtype=torch.int32)
     halves = buffers[rank].view(2, ranks, exchange.PROGRAMS, exchange.BLOCK)
-    waited = flags[rank].view(exchange.PROGRAMS, ranks)
-    waited[:] = AHEAD
-    waited[:, rank] = 0
+    waited = by_program(flags[rank], ranks)
+    waited[:] = wrapped(before + AHEAD)
+    waited[:, rank] = before
     generator = torch.Generator().manual_seed(ranks)
     for turn, shape in enumerate([(3, 7), (1, 2500), (1, 2500), (3, 7)]):
         parts = torch.randn(ranks, *shape, generator=generator)
@@ -44,11 +58,24 @@ def test_a_rank_adds_its_part_to_the_others_in_the_tree(ranks: int, dtype: torch
         # Every other rank has been given the part, and told which turn it is of.
         for other in range(ranks):
             theirs = buffers[other].view(2, ranks, -1, exchange.BLOCK)[:, rank]
-            given = torch.cat([theirs[turns[n] % 2, n] for n in range(-(-size // exchange.BLOCK))])
+            given = torch.cat([theirs[turns[n] & 1, n] for n in range(-(-size // exchange.BLOCK))])
             assert torch.equal(given[:size], parts[rank].flatten())
-            assert flags[other].view(-1, ranks)[0, rank] == turn + 1
+            assert by_program(flags[other], ranks)[0, rank] == wrapped(before + turn + 1)
     # A program counts the turns that it took part in.
-    assert turns[:3].tolist() == [4, 2, 2]
+    assert turns[:3].tolist() == [wrapped(before + taken) for taken in (4, 2, 2)]
+
+
+@pytest.mark.parametrize("before", BEFORE)
+def test_nobody_is_waited_for_once_they_are_gone(before: int) -> None:
+    words, told = exchange.buffer_words(2)
+    buffers = [torch.zeros(words) for _ in range(2)]
+    flags = [torch.full((told,), before, dtype=torch.int32) for _ in range(2)]
+    turns = torch.full((exchange.PROGRAMS,), before, dtype=torch.int32)
+    flags[0][-1] = 1
+    part = torch.ones(5000)
+    for _ in range(5):
+        exchange.total(part, part.dtype, addresses(*buffers), addresses(*flags), turns, 0)
+    assert turns[0] == wrapped(before + 5)
 
 
 def test_what_is_larger_than_the_buffer_is_left_to_others() -> None:

@@ -4,8 +4,10 @@ A program has a block of the sum to itself on all ranks: it puts its own part in
 buffer, tells every rank so, waits to be told by each, and adds what lies in its own. Nothing is
 kept from one call to the next but how often a program was here: two halves of the buffer take
 turns, and a rank writes a half again when it was told that its last turn is over everywhere.
+Turns are counted past the largest number and on from the least: only differences are looked at.
 
-P ranks; a buffer is [2, P, programs, BLOCK] in float32, its flags [programs, P] in int32.
+P ranks; a buffer is [2, P, programs, BLOCK] in float32; its flags are [programs, P] in int32 and
+one more, which is not 0 once nobody is to be waited for.
 """
 
 from __future__ import annotations
@@ -46,14 +48,15 @@ def exchange(
 ):
     """out[i] = the tree of every rank's part[i].
 
-    buffers and flags hold the addresses of every rank's; turns [PROGRAMS] counts, and starts at 0.
+    buffers and flags hold the addresses of every rank's; turns [PROGRAMS] counts, and starts as
+    the flags of its program do.
     """
     program = tl.program_id(0)
     turn = tl.load(turns + program) + 1
     inside = tl.arange(0, BLOCK)
     place = program * BLOCK + inside
     mask = place < size
-    half = (turn % 2) * (P * PROGRAMS * BLOCK)
+    half = (turn & 1) * (P * PROGRAMS * BLOCK)
     mine = half + (rank * PROGRAMS + program) * BLOCK
     value = tl.load(part + place, mask=mask, other=0.0)
     for other in tl.static_range(P):
@@ -64,10 +67,15 @@ def exchange(
     for other in tl.static_range(P):
         told = tl.load(flags + other).to(tl.pointer_type(tl.int32))
         tl.atomic_xchg(told + program * P + rank, turn, sem="release", scope="sys")
-    own = tl.load(flags + rank).to(tl.pointer_type(tl.int32)) + program * P
+    heard = tl.load(flags + rank).to(tl.pointer_type(tl.int32))
+    gone = heard + PROGRAMS * P
+    own = heard + program * P
     for other in tl.static_range(P):
-        while tl.atomic_add(own + other, 0, sem="acquire", scope="sys") - turn < 0:
-            pass
+        ahead = tl.atomic_add(own + other, 0, sem="acquire", scope="sys") - turn
+        while ahead < 0:
+            ahead = tl.atomic_add(own + other, 0, sem="acquire", scope="sys") - turn
+            if tl.load(gone, volatile=True) != 0:
+                ahead = 0
     tl.debug_barrier()
     here = tl.load(buffers + rank).to(tl.pointer_type(tl.float32))
     at = here + half + program * BLOCK + inside
@@ -78,7 +86,7 @@ def exchange(
 
 def buffer_words(ranks: int) -> tuple[int, int]:
     """Of the buffer and of its flags, 4 bytes each."""
-    return 2 * ranks * PROGRAMS * BLOCK, PROGRAMS * ranks
+    return 2 * ranks * PROGRAMS * BLOCK, PROGRAMS * ranks + 1
 
 
 def fits(part: Tensor) -> bool:
