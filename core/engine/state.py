@@ -97,8 +97,9 @@ class Storage:
         for page in pages:
             self.holders[page] += 1
         self.seat_pages(lane, pages)
-        for buffer in self.per_lane():
-            buffer[lane].zero_()
+        with torch.inference_mode():
+            # One operation, however many buffers there are.
+            torch._foreach_zero_([buffer[lane] for buffer in self.per_lane()])
         self.peak = max(self.peak, self.used())
         return Seat(lane=lane, pages=pages)
 

@@ -228,11 +228,13 @@ class Host:
         closed = self._deadline is not None and not self._lanes.replies
         return closed or self._lost is not None
 
-    def _look(self) -> None:
-        """Take what other threads left: a loss, arrivals, then cancels, then the end of service."""
+    def _look(self) -> bool:
+        """Take what other threads left: a loss, arrivals, then cancels, then the end of service;
+        whether there were arrivals or cancels."""
         if self._told_lost is not None:
             raise EngineLost(self._told_lost)
-        if self._arrivals or self._cancels:
+        some = bool(self._arrivals or self._cancels)
+        if some:
             with self._gate:
                 arrivals, self._arrivals = self._arrivals, []
                 cancels, self._cancels = self._cancels, []
@@ -243,6 +245,7 @@ class Host:
                 self._lanes.cancel(stream)
         if self._deadline is not None and self._clock() >= self._deadline:
             self._lanes.end_all(CLOSING, CLOSED_WORDS)
+        return some
 
     def _end_service(self) -> None:
         """Free the kept states of an engine that goes on to be shut down."""

@@ -66,11 +66,13 @@ class Lanes:
 
     # -- admission -----------------------------------------------------------------------------
 
-    def admit(self) -> None:
-        """Seat replies while a lane is free, the queue's head fits, and `Info.passes` allows."""
-        while len(self.queue) and self.has_seat():
-            if not self.admit_one(self.clock()):
-                return
+    def admit(self) -> bool:
+        """Seat replies while a lane is free, the queue's head fits, and `Info.passes` allows;
+        whether any was taken off the queue."""
+        some = False
+        while len(self.queue) and self.has_seat() and self.admit_one(self.clock()):
+            some = True
+        return some
 
     def has_seat(self) -> bool:
         if len(self.line) + len(self.live) >= self.info.lanes:

@@ -25,12 +25,13 @@ Result = TypeVar("Result", Filled, Landed)
 
 
 class Turns:
-    """Runs turns over the lanes. `look` takes what other threads left: arrivals, cancels, ends."""
+    """Runs turns over the lanes. `look` takes what other threads left: arrivals, cancels, ends; and
+    tells whether there was any."""
 
     def __init__(
         self,
         lanes: Lanes,
-        look: Callable[[], None],
+        look: Callable[[], bool],
         next_fill: NextFill,
         clock: Callable[[], float],
         trace: Trace | None,
@@ -97,7 +98,9 @@ class Turns:
 
     def next_step(self, so_far: SoFar) -> Step | None:
         lanes = self.lanes
-        lanes.admit()
+        # Who came while others were seated is here too: nobody is waited for, and nobody left out.
+        while lanes.admit() and self.look():
+            pass
         if not lanes.line:
             return None
         line = tuple(lanes.line.values())

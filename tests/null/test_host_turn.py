@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from tensorfold.backends.fake import model
+from tensorfold.backends.fake.options import Call
 from tensorfold.core.engine_api import Opening, Sampling
 from tensorfold.core.errors import RequestError
 from tensorfold.core.lane_host.stream import Delivery
@@ -39,6 +40,41 @@ def test_the_plain_turn_is_every_prompt_whole_then_one_round() -> None:
         *["round 5", "round.land 5", "round 5", "deliver 5", "round.land 5", "close 5"],
         "deliver 5",
     ]
+
+
+def test_who_comes_while_another_is_seated_is_in_the_same_pack() -> None:
+    """However long seating takes: a burst goes in together, and nobody waits for company."""
+    coming = [job(stream) for stream in range(2, 6)]
+
+    def arrive(call: Call) -> None:
+        if call.kind == "open" and coming:
+            rig.submit(coming.pop(0))
+
+    rig = Rig(before=arrive, lanes=4, passes=0, fills={"fill_pack": 64}, pack_rows=64)
+    rig.submit(job(1))
+    rig.run()
+    rig.check()
+    # The fifth has no lane until one is free.
+    assert rig.fills()[:2] == ["P1+2+3+4", "R"]
+    assert [call.streams for call in rig.calls if call.kind == "open"] == [
+        (1,),
+        (2,),
+        (3,),
+        (4,),
+        (5,),
+    ]
+
+
+def test_a_cancel_that_comes_while_another_is_seated_is_looked_at_before_its_fill() -> None:
+    def leave(call: Call) -> None:
+        if call.kind == "open" and call.streams[0] == 2:
+            rig.host.cancel(1)
+
+    rig = Rig(before=leave, lanes=4)
+    rig.submit(job(1), job(2))
+    rig.run()
+    assert rig.reader.ends[1].reason == "cancelled"
+    assert rig.fills()[0] == "P2"
 
 
 def test_tokens_of_a_round_leave_between_the_next_launch_and_its_landing() -> None:
