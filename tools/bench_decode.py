@@ -104,6 +104,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--peer", action="store_true", help="transformers in the same run")
     parser.add_argument("--peer-seconds", type=float, default=240)
     parser.add_argument("--bursts", action="store_true", help="8 short prompts over HTTP")
+    parser.add_argument("--turns", type=int, default=32, help="bursts of each kind and fills")
     parser.add_argument("--profile", action="store_true", help="time by kernel")
     parser.add_argument("--unchecked", action="store_true", help="to debug; told in every output")
     parser.add_argument("--cache-dir", default="", help="folder for compiled artifacts")
@@ -112,6 +113,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     options.streams = numbers("--streams", options.streams)
     options.prompts = numbers("--prompts", options.prompts)
+    if options.turns < 1:
+        raise StartError(f"--turns is {options.turns}: at least 1 is needed")
     return options
 
 
@@ -283,13 +286,14 @@ def measure_bursts(bench: Bench, engine: TorchEngine) -> None:
     """Served with the small tokenizer of the bundled model, whose tokens alone are made likely."""
     from tensorfold.tools.decode import bursting
 
+    options = bench.options
     if engine.info.lanes < bursting.STREAMS:
         raise StartError(f"bursts are of {bursting.STREAMS} streams, and there are fewer lanes")
     folder = Path(__file__).parents[1] / "families" / "glm53" / "tiny"
     model: Any = engine.model
     with torch.inference_mode():
         model.weights.head[bursting.MOST :].zero_()
-    bench.figures.bursts = bursting.served(engine, folder)
+    bench.figures.bursts = bursting.served(engine, folder, options.turns)
 
 
 def measure_long(bench: Bench, engine: TorchEngine, floors: Floors) -> None:

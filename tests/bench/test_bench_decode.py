@@ -169,7 +169,7 @@ def test_the_promises_are_really_looked_at(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_arguments_that_make_no_sense_are_refused() -> None:
-    for flags in (["--streams", "0"], ["--prompts", "a"], ["--streams", ""]):
+    for flags in (["--streams", "0"], ["--prompts", "a"], ["--streams", ""], ["--turns", "0"]):
         with pytest.raises(StartError):
             bench_decode.parse(["glm53", *flags])
     assert bench_decode.main(["glm53", *SMALL, "--backend", "fake"]) == 1
@@ -205,9 +205,10 @@ def test_bursts_over_http_give_the_same_tokens_whatever_the_fills(tmp_path: Path
     out = tmp_path / "found.json"
     asked = ["glm53", "--widths", "tiny", "--backend", "cpu-reference", "--streams", "8"]
     asked += ["--context", "20", "--prompts", "512", "--chunk", "512", "--long", "0", "--reps", "1"]
-    assert bench_decode.main([*asked, "--bursts", "--output", str(out)]) == 0
+    assert bench_decode.main([*asked, "--bursts", "--turns", "2", "--output", str(out)]) == 0
     found = json.loads(out.read_text())["figures"]["bursts"]
     assert set(found) == {"unset", "many", "drain", "pack"}
     for kind in ("equal", "different"):
         assert len({tuple(found[arm][kind]["hashes"]) for arm in found}) == 1
+        assert all(len(found[arm][kind]["firsts"]) == 2 for arm in found)
         assert all(min(found[arm][kind]["steadies"]) > 0 for arm in found)

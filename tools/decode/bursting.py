@@ -1,8 +1,8 @@
 """Bursts over HTTP at a bench's engine: what the fills do to first tokens and to the rate.
 
-The engine is served in this process, every set of fills in turn and again, so that all meet the
-same machine; the clients are one process of their own, which is told an address a line and answers
-with a line of JSON.
+The engine is served in this process under every set of fills at once, and bursts go at one server
+after another, there and back, so that all meet the same machine; the clients are one process of
+their own, which is told a server and a kind of burst a line and answers with a line of JSON.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from typing import Any
 import aiohttp
 
 from tensorfold.core.engine.torch_engine import TorchEngine
-from tensorfold.core.engine_api import Engine, Info
+from tensorfold.core.engine_api import Engine, Info, Opening, Piece
 from tensorfold.core.errors import StartError
 from tensorfold.core.family_api import ChatFormat
 from tensorfold.core.fill_settings import fill_fields
@@ -35,9 +35,11 @@ from tensorfold.tools.own_command import own_command
 
 # Prompts are shorter than a grid block: nothing of an equal one is kept for the next.
 STREAMS, ROWS, TOKENS = 8, 60, 32
-# Every arm is served so many times, for so many bursts of each kind.
-PASSES, REPS = 5, 2
-SHOWN = ("unset", "many", "drain", "pack")
+# Turns in which every server has a burst of each kind before any is counted, in which comes what
+# comes once. Every other turn goes back.
+WARM = 4
+# Those that are compared most closely follow one another.
+SHOWN = ("many", "unset", "drain", "pack")
 KINDS = ("equal", "different")
 MODEL = "bench"
 # Ids that a small tokenizer knows.
@@ -81,33 +83,51 @@ class Lent:
         vars(self).clear()
 
 
-def served(
-    engine: TorchEngine, tokenizer: Path, passes: int = PASSES
-) -> dict[str, dict[str, Bursts]]:
-    """Bursts by arm and kind."""
-    return asyncio.run(of_arms(engine, tokenizer, passes))
+def served(engine: TorchEngine, tokenizer: Path, turns: int) -> dict[str, dict[str, Bursts]]:
+    """So many bursts by arm and kind."""
+    return asyncio.run(of_arms(engine, tokenizer, turns))
 
 
-async def of_arms(
-    engine: TorchEngine, tokenizer: Path, passes: int
-) -> dict[str, dict[str, Bursts]]:
+async def of_arms(engine: TorchEngine, tokenizer: Path, turns: int) -> dict[str, dict[str, Bursts]]:
+    """Raises `StartError` where the clients ended."""
     text = load_text(tokenizer, ChatFormat(template=""), engine.info.vocab_size, ())
+    meet_packs(engine)
     found: dict[str, dict[str, list[Any]]] = {arm: {kind: [] for kind in KINDS} for arm in SHOWN}
-    async with clients() as child:
-        for _ in range(passes):
-            for arm in SHOWN:
-                for kind, each in (await of_arm(engine, text, ARMS[arm], child)).items():
-                    found[arm][kind] += each
+    async with AsyncExitStack() as stack:
+        addresses = {
+            arm: await stack.enter_async_context(under(engine, text, ARMS[arm])) for arm in SHOWN
+        }
+        child = await stack.enter_async_context(clients())
+        for turn in range(WARM + turns):
+            for arm in SHOWN if turn % 2 else reversed(SHOWN):
+                for kind in KINDS:
+                    one = await asked(child, f"{addresses[arm]} {kind}")
+                    if turn >= WARM:
+                        found[arm][kind].append(one)
     return {
         arm: {kind: summed(each) for kind, each in by_kind.items()}
         for arm, by_kind in found.items()
     }
 
 
+def meet_packs(engine: TorchEngine) -> None:
+    """Run packs of as many prompts as a burst may put into one, as often as makes a size known:
+    which of them a burst comes to is chance."""
+    for count in (*range(1, STREAMS + 1),) * 2:
+        pieces = []
+        for stream in range(count):
+            prompt = tuple(prompts_of(KINDS[-1])[stream])
+            engine.open(Opening(stream=stream, prompt=prompt, most=TOKENS))
+            pieces.append(Piece(stream=stream, start=0, end=ROWS))
+        engine.fill(pieces).land()
+        for stream in range(count):
+            engine.close(stream)
+
+
 @asynccontextmanager
 async def clients() -> AsyncIterator[Process]:
     command = own_command("tensorfold.tools.decode.bursting")
-    # A line holds the times of every token of a pass.
+    # A line holds the times of every token of a burst.
     child = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, limit=1 << 24)
     try:
         yield child
@@ -119,10 +139,9 @@ async def clients() -> AsyncIterator[Process]:
             child.kill()
 
 
-async def of_arm(
-    engine: TorchEngine, text: Text, flags: Sequence[str], child: Process
-) -> dict[str, list[Any]]:
-    """Raises `StartError` where the clients ended."""
+@asynccontextmanager
+async def under(engine: TorchEngine, text: Text, flags: Sequence[str]) -> AsyncIterator[str]:
+    """The address of a server of the engine with these flags."""
     settings = settings_of(flags)
     info = engine.info
     fills = fill_fields(
@@ -134,13 +153,18 @@ async def of_arm(
     )
     lent = Lent(engine, replace(info, **fills))
     async with serving(engine=lent, text=text, settings=settings, model=MODEL) as here:
-        assert child.stdin is not None
-        assert child.stdout is not None
-        child.stdin.write(f"{here.address}\n".encode())
-        said = await child.stdout.readline()
+        yield here.address
+
+
+async def asked(child: Process, line: str) -> dict[str, Any]:
+    """What the clients say of the burst that they are told of."""
+    assert child.stdin is not None
+    assert child.stdout is not None
+    child.stdin.write(f"{line}\n".encode())
+    said = await child.stdout.readline()
     if not said:
         raise StartError(f"the clients ended with status {await child.wait()}")
-    found: dict[str, list[Any]] = json.loads(said)
+    found: dict[str, Any] = json.loads(said)
     return found
 
 
@@ -162,15 +186,18 @@ def prompts_of(kind: str) -> list[list[int]]:
     ]
 
 
-async def bursts(address: str, model: str) -> dict[str, list[Any]]:
-    connector = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(address, connector=connector) as session:
-        # What comes once, of the engine and of the server, comes here.
-        await burst(session, model, prompts_of(KINDS[-1]))
-        return {
-            kind: [await burst(session, model, prompts_of(kind)) for _ in range(REPS)]
-            for kind in KINDS
-        }
+async def bursts() -> None:
+    """A burst for each line, over connections that are kept."""
+    sessions: dict[str, aiohttp.ClientSession] = {}
+    async with AsyncExitStack() as stack:
+        while line := await asyncio.to_thread(sys.stdin.readline):
+            address, kind = line.split()
+            if address not in sessions:
+                connector = aiohttp.TCPConnector(limit=0)
+                sessions[address] = await stack.enter_async_context(
+                    aiohttp.ClientSession(address, connector=connector)
+                )
+            print(json.dumps(await burst(sessions[address], MODEL, prompts_of(kind))), flush=True)
 
 
 async def burst(
@@ -232,5 +259,4 @@ def summed(each: Sequence[Mapping[str, Any]]) -> Bursts:
 
 
 if __name__ == "__main__":
-    for line in sys.stdin:
-        print(json.dumps(asyncio.run(bursts(line.strip(), MODEL))), flush=True)
+    asyncio.run(bursts())
