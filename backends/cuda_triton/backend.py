@@ -43,7 +43,12 @@ def graph(ops: Ops, ranks: int) -> tuple[Ops, Compile]:
 
 
 def runner(device: torch.device, rounds: Rounds) -> Runner:
-    buckets = Powers(tile=TILE, most_rows=rounds.most_rows, most_window=rounds.most_window)
+    buckets = Powers(
+        tile=TILE,
+        most_rows=rounds.most_rows,
+        most_window=rounds.most_window,
+        prompts=rounds.captured,
+    )
     return Queued(device, buckets, captured=rounds.captured)
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from tensorfold.core.engine import batch
 from tensorfold.core.engine.batch import Run
+from tensorfold.core.engine.packing import FEW, STEP
 from tensorfold.core.engine.probe import Sizes
 from tensorfold.core.engine.replay import stream_state
 from tensorfold.core.engine.state import Storage
@@ -21,6 +22,8 @@ from tensorfold.core.family_api import Model, Read, Rows
 
 # Rows of a prompt before the window whose bits are compared: a whole grid block and a short one.
 BEFORE = 70
+# Streams and blocks of padding beside a prompt whose rows are rounded up.
+PADDING = 3
 
 
 class Found(NamedTuple):
@@ -57,7 +60,7 @@ def sizes_agree(
     model: Model, storage: Storage, sizes: Sizes, *, most_rows: int, most_prompt: int
 ) -> Found:
     """`most_rows` of a round and `most_prompt` of a prompt's forward, which is also run as far as
-    it is read where prompts are."""
+    it is read where prompts are; prompts of few rows also rounded up, as a captured one is."""
     most_prompt = min(most_prompt, sizes.context)
     generator = torch.Generator().manual_seed(2)
     count = max(most_prompt, BEFORE) + 1
@@ -71,7 +74,12 @@ def sizes_agree(
     for size in round_sizes(most_rows):
         if size <= largest_round(storage.lanes, sizes.window_rows):
             rounds[size] = window_row(model, storage, sizes, tokens, before, size)
-    found = Found(differing(rounds), differing(prompts))
+    few = [
+        size
+        for size in prompts
+        if size <= FEW and not rounded_agrees(model, storage, sizes, tokens[:size])
+    ]
+    found = Found(differing(rounds), tuple(dict.fromkeys([*differing(prompts), *few])))
     most = min(most_prompt, sizes.context - 1)
     if not sizes.shortcut or most in found.prompts or most < 1:
         return found
@@ -121,6 +129,24 @@ def prompt_row(
         return (model.prompt(rows)[: len(tokens)].clone(),)
     finally:
         storage.release(seat)
+
+
+def rounded_agrees(model: Model, storage: Storage, sizes: Sizes, tokens: Sequence[int]) -> bool:
+    """Whether a prompt has the same hidden rows, and leaves the same state, beside padding."""
+
+    def run(tile: int, padding: int) -> tuple[Tensor, ...]:
+        seat = storage.claim(len(tokens))
+        try:
+            runs = [Run(tokens, seat.lane, 0)]
+            rows = batch.build(runs, storage, prompt=True, tile=tile, context=sizes.context)
+            rows = batch.with_padding(rows, storage, padding, padding)
+            hidden_RD = model.prompt(rows)[: len(tokens)].clone()
+            return hidden_RD, *stream_state(storage, seat, len(tokens)).values()
+        finally:
+            storage.release(seat)
+
+    as_it_is, rounded = run(sizes.tile, 0), run(STEP, PADDING)
+    return all(torch.equal(one, other) for one, other in zip(as_it_is, rounded, strict=True))
 
 
 def read_rows(

@@ -89,6 +89,16 @@ def write_places(by_row: np.ndarray, own: Spans, storage: Storage) -> None:
     slot[real:] = storage.spare_page * storage.spec.page
 
 
+def write_streams(block: np.ndarray, own: Spans, storage: Storage) -> None:
+    """Lanes, firsts, counts and starts [5, B]; streams past the runs have the spare lane and no
+    rows."""
+    real = len(own.lanes)
+    block[:4, :real] = own
+    block[4] = 0
+    block[:, real:] = 0
+    block[0, real:] = storage.spare_lane
+
+
 def build(runs: Sequence[Run], storage: Storage, *, prompt: bool, tile: int, context: int) -> Rows:
     """The rows of `runs` one after another, padded to the tile with rows of the spare lane."""
     own = spans(runs)
@@ -123,6 +133,26 @@ def build(runs: Sequence[Run], storage: Storage, *, prompt: bool, tile: int, con
         rows_BW=window_rows,
         blocks_NT=blocks,
         block_lane_N=block_lanes,
+    )
+
+
+def with_padding(rows: Rows, storage: Storage, streams: int, blocks: int) -> Rows:
+    """A prompt's rows with so many more streams and blocks, which have none of them."""
+    spare, past = storage.spare_lane, rows.ids_R.shape[0]
+
+    def more(part: Tensor, count: int, value: int) -> Tensor:
+        return torch.cat([part, part.new_full((count, *part.shape[1:]), value)])
+
+    rows = rows._replace(
+        lane_B=more(rows.lane_B, streams, spare),
+        first_B=more(rows.first_B, streams, 0),
+        count_B=more(rows.count_B, streams, 0),
+    )
+    if rows.blocks_NT is None or rows.block_lane_N is None:
+        return rows
+    return rows._replace(
+        blocks_NT=more(rows.blocks_NT, blocks, past),
+        block_lane_N=more(rows.block_lane_N, blocks, spare),
     )
 
 

@@ -17,7 +17,8 @@ from torch import Tensor
 from tensorfold.core.engine.packing import Buckets, Shape
 from tensorfold.core.engine.runner import Run, Wait
 
-# Runs before a capture: kernels are compiled and loaded, and libraries take their workspaces.
+# Runs before a capture: kernels are compiled and loaded, and libraries take their workspaces. A
+# prompt's shape has been run once when it comes again.
 TRIES = 2
 
 
@@ -31,7 +32,10 @@ class Captured(NamedTuple):
 
 
 class Queued:
-    """A `Runner` on a CUDA device; without `captured` every step is enqueued op by op."""
+    """A `Runner` on a CUDA device; without `captured` every step is enqueued op by op.
+
+    A round's shape is captured when it first comes, a prompt's when it comes again.
+    """
 
     queued = True
 
@@ -42,6 +46,7 @@ class Queued:
         # Every thread's steps are on the device's one stream: nothing here chooses another.
         self.stream = torch.cuda.current_stream(device)
         self.graphs: dict[Shape, Captured] = {}
+        self.met: set[Shape] = set()
         self.pool = torch.cuda.graph_pool_handle() if captured else None
 
     def run(
@@ -51,7 +56,12 @@ class Queued:
             return self.enqueue(words, step)
         held = self.graphs.get(shape)
         if held is None:
-            held = self.graphs[shape] = self.capture(step, idle())
+            if not shape.window and shape not in self.met:
+                # Many sizes of prompts come once.
+                self.met.add(shape)
+                return self.enqueue(words, step)
+            tries = TRIES if shape.window else TRIES - 1
+            held = self.graphs[shape] = self.capture(step, idle(), tries)
         held.given[:] = words
         held.graph.replay()
         self.done.record(self.stream)
@@ -81,13 +91,13 @@ class Queued:
         return wait
 
     @torch.inference_mode()
-    def capture(self, step: Run, idle: np.ndarray) -> Captured:
+    def capture(self, step: Run, idle: np.ndarray, tries: int) -> Captured:
         """A graph of `step`, tried on words that touch no stream."""
         words = torch.from_numpy(idle).to(self.device)
         aside = torch.cuda.Stream(self.device)
         aside.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(aside):
-            for _ in range(TRIES):
+            for _ in range(tries):
                 out = step(words)
         torch.cuda.current_stream(self.device).wait_stream(aside)
         graph = torch.cuda.CUDAGraph()

@@ -186,7 +186,7 @@ def ended(
     tokens, faults = reader.ints(shape.drawn), reader.ints(shape.drawn)
     unsure = reader.ints(shape.drawn) if shape.noisy else []
     if shape.cut:
-        for piece, needed in zip(pieces, reader.ints(shape.drawn), strict=True):
+        for piece, needed in zip(pieces, reader.ints(shape.drawn), strict=False):
             streams[piece.stream].learn(needed)
     if any(unsure):
         return None

@@ -1,4 +1,4 @@
-"""Records to a step's words: which sizes a round or a prompt has, and what they hold.
+"""Records to a step's words: which sizes a round has, and what they hold.
 
 Host only: lists and numpy, no tensors.
 
@@ -16,23 +16,24 @@ import numpy as np
 
 from tensorfold.core.engine import batch, noise
 from tensorfold.core.engine.asking import Asked, Limits, Stream, Want
-from tensorfold.core.engine.batch import Run
-from tensorfold.core.engine.index_split import row_split
-from tensorfold.core.engine.packing import Buckets, Shape, Sizes, host_blocks, layout
+from tensorfold.core.engine.packing import Buckets, Shape, Sizes, empty, host_blocks, layout
 from tensorfold.core.engine.sampling import Reach
 from tensorfold.core.engine.state import Storage
-from tensorfold.core.engine_api import Piece, Window
-from tensorfold.core.share import Share
+from tensorfold.core.engine_api import Window
 
 
 class Order(NamedTuple):
     """A step to run: its sizes and its words, valid until the next order is asked for; each told
-    row's place, and which streams' places ask for drafts, in the order in which it answers."""
+    row's place, and which streams' places ask for drafts, in the order in which it answers.
+
+    `rounded`: its sizes are rounded up as the buckets say, so that other steps have them too.
+    """
 
     shape: Shape
     words: np.ndarray
     told: Mapping[int, int]
     asks: Sequence[int]
+    rounded: bool
 
 
 # What a window asks for beside its tokens: how many it has, drafts, forced tokens, masks.
@@ -148,18 +149,14 @@ class KeptRound:
 
 @dataclass(kw_only=True, slots=True)
 class Ordering:
-    """With `shortcut` a prompt's shape says what of it is read.
-
-    `kept` is the last round's order: as long as the same streams bring as many rows and ask for the
-    same, most of its words stay as they are.
+    """`kept` is the last round's order: as long as the same streams bring as many rows and ask for
+    the same, most of its words stay as they are.
     """
 
     storage: Storage
     sizes: Sizes
     limits: Limits
     buckets: Buckets
-    shortcut: bool
-    share: Share
     kept: KeptRound | None = field(init=False, default=None)
 
     def coming(self, streams: Mapping[int, Stream], windows: Sequence[Window]) -> Coming:
@@ -232,7 +229,7 @@ class Ordering:
             if mask is not None
         }
         drawn = rows if buckets.whole else real
-        wants = [self.wanted(want) for want in asks]
+        wants = [min(want, self.limits.most) for want in asks]
         seen = [start + count for count, start in zip(counts, starts, strict=True)]
         num_streams = buckets.streams(len(own))
         asked = Asked(
@@ -249,15 +246,15 @@ class Ordering:
             ),
             exact,
         )
-        blocks, words = self.blocks(shape)
+        blocks, words = empty(shape, self.sizes)
         batch.write_places(blocks["row"], span, storage)
-        self.write_streams(blocks["stream"], span)
+        batch.write_streams(blocks["stream"], span, storage)
         blocks["stream"][4, : len(own)] = forced
         blocks["window"][:] = rows
         blocks["window"][: len(own), :widest] = batch.windows(span, rows)
         asked.write(blocks)
         return KeptRound(
-            order=Order(shape, words, asked.told_places(), asked.asks),
+            order=Order(shape, words, asked.told_places(), asked.asks, True),
             own=own,
             asked=asked_B,
             drawing=asked,
@@ -265,73 +262,6 @@ class Ordering:
             seen=asked.room(shape),
             moving=moving(blocks, span, asked, storage),
         )
-
-    def prompt(self, streams: Mapping[int, Stream], pieces: Sequence[Piece], exact: bool) -> Order:
-        """As `round`; a piece that ends its prompt has its last row drawn from."""
-        own = [streams[piece.stream] for piece in pieces]
-        runs, given, wants = [], [], []
-        following: list[int] = []
-        ending: dict[int, Want] = {}
-        masks: dict[int, bytes] = {}
-        reads: list[tuple[int, int]] = []
-        read_top = 0
-        for place, (piece, stream) in enumerate(zip(pieces, own, strict=True)):
-            prompt = stream.opening.prompt
-            runs.append(Run(prompt[piece.start : piece.end], stream.seat.lane, piece.start))
-            after = prompt[piece.start + 1 : piece.end + 1]
-            ends = piece.end == len(prompt)
-            if piece.logprobs is not None:
-                reads += enumerate(after, len(following))
-                read_top = max(read_top, piece.logprobs)
-            given.append(-1 if ends else after[-1])
-            following += (*after, 0) if ends else after
-            wants.append(self.wanted(piece.want) if ends else 0)
-            if ends:
-                ending[place] = Want(stream, piece.end)
-                if piece.mask is not None:
-                    masks[place] = piece.mask
-        span = batch.spans(runs)
-        rows = batch.padded(len(following), self.sizes.tile)
-        grid_rows, grid_lanes = (
-            batch.grid_blocks(span, self.sizes.grid, rows)
-            if self.storage.spec.blocks
-            else (np.empty((0, self.sizes.grid), np.int64), np.empty(0, np.int64))
-        )
-        seen = [piece.end for piece in pieces]
-        asked = Asked(
-            self.limits, ending, masks, len(pieces), own, wants, seen, len(pieces), whole=False
-        )
-        shape = asked.shape(
-            Shape(
-                rows=rows,
-                drawn=len(pieces),
-                streams=len(pieces),
-                window=0,
-                width=batch.width_of(max(seen), self.limits.context),
-                reach=Reach(0, 0),
-                blocks=len(grid_lanes),
-                read=len(reads),
-                read_top=min(read_top, self.limits.vocab_size),
-                reads=tuple(map(Stream.read, own, pieces)) if self.shortcut else None,
-                split=row_split(pieces, rows, self.share),
-            ),
-            exact,
-        )
-        blocks, words = self.blocks(shape)
-        batch.write_rows(blocks["row"], runs, span, self.storage)
-        self.write_streams(blocks["stream"], span)
-        asked.write_keys(blocks)
-        blocks["last"][:] = 0
-        blocks["last"][: len(pieces)] = span.firsts + span.counts - 1
-        blocks["given"][:] = given
-        blocks["following"][:] = 0
-        blocks["following"][: len(following)] = following
-        if len(grid_lanes):
-            blocks["block"][:], blocks["block_lane"][:] = grid_rows, grid_lanes
-        if reads:
-            blocks["read"][:] = np.array(reads, dtype=np.int64).T
-        asked.write(blocks)
-        return Order(shape, words, asked.told_places(), asked.asks)
 
     def idle(self, shape: Shape) -> np.ndarray:
         """Words of a round of this shape that is nothing but padding: it touches no stream."""
@@ -343,20 +273,3 @@ class Ordering:
         blocks["row"][4] = self.storage.spare_page * self.storage.spec.page
         blocks["window"][:] = shape.rows
         return words
-
-    def wanted(self, want: int) -> int:
-        return min(want, self.limits.most)
-
-    def blocks(self, shape: Shape) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        made = layout(shape, self.sizes)
-        words = np.empty(made.words, dtype=np.int64)
-        return host_blocks(words, made), words
-
-    def write_streams(self, block: np.ndarray, span: batch.Spans) -> None:
-        """Padding streams have the spare lane and no rows."""
-        real = len(span.lanes)
-        block[:4, :real] = (span.lanes, span.firsts, span.counts, span.starts)
-        block[4] = 0
-        if real < block.shape[1]:
-            block[:, real:] = 0
-            block[0, real:] = self.storage.spare_lane

@@ -134,6 +134,13 @@ def layout(shape: Shape, sizes: Sizes) -> Layout:
     )
 
 
+def empty(shape: Shape, sizes: Sizes) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """A step's blocks to be written, and the words that they are views of."""
+    made = layout(shape, sizes)
+    words = np.empty(made.words, dtype=np.int64)
+    return host_blocks(words, made), words
+
+
 def host_blocks(words: np.ndarray, made: Layout) -> dict[str, np.ndarray]:
     """Views of a host array by block, to be written."""
     found, first = {}, 0
@@ -153,10 +160,11 @@ def device_blocks(words: Tensor, made: Layout) -> Mapping[str, Tensor]:
 
 
 class Buckets(Protocol):
-    """How a device rounds the sizes of a round's shapes; what is added is padding.
+    """How a device rounds the sizes of a step's shapes; what is added is padding.
 
     With `whole`, what any row needs (noise, cuts, masks, log-probabilities, drafts) is computed of
-    all rows, so that few shapes serve every round.
+    all rows, so that few shapes serve every round. `prompt` rounds the rows of a prompt's forward,
+    and its streams and blocks are rounded then; 0 leaves them all as they are.
     """
 
     whole: bool
@@ -166,6 +174,10 @@ class Buckets(Protocol):
     def streams(self, streams: int) -> int: ...
 
     def window(self, rows: int) -> int: ...
+
+    def prompt(self, rows: int) -> int: ...
+
+    def blocks(self, blocks: int) -> int: ...
 
 
 class Exact:
@@ -185,17 +197,33 @@ class Exact:
     def window(self, rows: int) -> int:
         return rows
 
+    def prompt(self, rows: int) -> int:
+        return 0
+
+    def blocks(self, blocks: int) -> int:
+        return blocks
+
+
+# Prompts of so few rows are rounded up to multiples of `STEP`: above, the device takes longer than
+# whoever tells it what to do.
+FEW, STEP = 512, 64
+
 
 class Powers:
     """Powers of two from the row tile (at least 2) on: for devices that replay captured steps.
 
     No size is larger than its round's largest needs: `most_rows` of a round, `most_window`.
+    `prompts` tells whether steps of few prompt rows are replayed too.
     """
 
     whole = True
 
-    def __init__(self, *, tile: int, most_rows: int, most_window: int) -> None:
+    def __init__(
+        self, *, tile: int, most_rows: int, most_window: int, prompts: bool = True
+    ) -> None:
         assert tile & (tile - 1) == 0, tile
+        assert STEP % tile == 0, (STEP, tile)
+        self.prompts = prompts
         self.least = max(2, tile)
         self.most_rows = -(-most_rows // self.least) * self.least
         self.most_window = most_window
@@ -208,6 +236,12 @@ class Powers:
 
     def window(self, rows: int) -> int:
         return min(power(rows), self.most_window)
+
+    def prompt(self, rows: int) -> int:
+        return -(-rows // STEP) * STEP if self.prompts and rows <= FEW else 0
+
+    def blocks(self, blocks: int) -> int:
+        return power(blocks)
 
 
 def power(count: int) -> int:

@@ -15,13 +15,15 @@ import torch
 
 from tensorfold.core.engine import batch
 from tensorfold.core.engine.batch import Run
+from tensorfold.core.engine.packing import FEW, STEP
 from tensorfold.core.engine.probe import Sizes
 from tensorfold.core.engine.state import Storage
 from tensorfold.core.family_api import Model
 from tensorfold.core.ops import SPECS, Ops
 
 # Rows of prompts between those of a start's check: kernels are cut otherwise for few and for many.
-LENGTHS = (2, 17, 66, 130, 200, 260, 400, 700, 1100, 1600, 3000, 5000)
+# Few rows are rounded up where prompts are captured.
+LENGTHS = (2, 17, 66, 130, 200, 260, 400, *range(STEP, FEW + 1, STEP), 700, 1100, 1600, 3000, 5000)
 # Of rows that end at every width: few of them, and many.
 ENDING = (17, 130)
 

@@ -41,8 +41,8 @@ class Runner(Protocol):
     ) -> Wait:
         """Run `step` on words, in inference mode; they may be others when this returns.
 
-        Steps of an equal `shape` are the same operations on equal sizes, and may be captured at
-        first and replayed after; with none the step is run as it is. `idle` gives words of that
+        Steps of an equal `shape` are the same operations on equal sizes, and may be captured and
+        replayed after; with none the step is run as it is. `idle` gives words of that
         shape that touch no stream, on which a step may be tried before it is captured.
         """
         ...

@@ -97,7 +97,10 @@ class Step:
         f = device_blocks(words, layout(shape, self.sizes))
         rows = self.prompt_rows(f, shape)
         last_S = f["last"]
-        logits_SV = self.model.logits(hidden_RD.index_select(0, last_S))[: shape.drawn]
+        # A draw that is padding is of one row past the end.
+        logits_SV = self.model.logits(hidden_RD.index_select(0, last_S.clamp(max=shape.rows - 1)))[
+            : shape.drawn
+        ]
         given = self.draw(logits_SV, f, shape)
         ended = Ended(rows.count_B, given.token_S, given.fault_S, given.unsure_S)
         parts = [given.token_S, given.fault_S]
@@ -109,7 +112,9 @@ class Step:
             parts += told_words(self.tell(logits_SV, given.token_S, f, shape))
         if self.drafting is not None:
             after_S = torch.where(f["given"] < 0, given.token_S, f["given"])
-            following_R = f["following"].index_copy(0, last_S[: shape.drawn], after_S)
+            following_R = f["following"]
+            after_R = torch.cat([following_R, following_R.new_zeros(1)])
+            following_R = after_R.index_copy(0, last_S[: shape.drawn], after_S)[:-1]
             parts += self.drafts(rows, hidden_RD, following_R, ended, f, shape)
         if shape.read:
             parts += self.read(hidden_RD, f["read"], shape.read_top)

@@ -17,7 +17,8 @@ from tensorfold.core.engine.asking import Limits, Stream
 from tensorfold.core.engine.drafting import BlockDrafting, Drafting, Place
 from tensorfold.core.engine.group import Group
 from tensorfold.core.engine.ordering import Coming, Ordering
-from tensorfold.core.engine.packing import Exact, Sizes
+from tensorfold.core.engine.packing import Exact, Shape, Sizes
+from tensorfold.core.engine.prompting import Prompting
 from tensorfold.core.engine.runner import AtOnce, Runner
 from tensorfold.core.engine.state import Kept, Storage
 from tensorfold.core.engine.step import Step
@@ -112,21 +113,27 @@ class TorchEngine:
             drafting=self.drafting,
         )
         self.block = self.drafting.block if self.drafting else 0
-        self.ordering = Ordering(
+        buckets = self.runner.buckets
+        limits = Limits(
+            context=info.context,
+            vocab_size=info.vocab_size,
+            mask_bytes=sizes.mask_bytes,
+            most=info.drafts if self.drafting else 0,
+            block=self.block,
+            whole=buckets.whole,
+        )
+        self.ordering = Ordering(storage=storage, sizes=sizes, limits=limits, buckets=buckets)
+        self.prompting = Prompting(
             storage=storage,
             sizes=sizes,
-            limits=Limits(
-                context=info.context,
-                vocab_size=info.vocab_size,
-                mask_bytes=sizes.mask_bytes,
-                most=info.drafts if self.drafting else 0,
-                block=self.block,
-                whole=self.runner.buckets.whole,
-            ),
-            buckets=self.runner.buckets,
+            limits=limits,
+            buckets=buckets,
             shortcut=shortcut,
+            captures=model.captures,
             share=Share() if group is None else group.share,
         )
+        # The hidden rows that prompts of a shape leave, where a replay leaves them.
+        self.hidden: dict[Shape, list[Tensor]] = {}
 
     @torch.inference_mode()
     def open(self, opening: Opening) -> Opened:
@@ -188,15 +195,21 @@ class TorchEngine:
 
     @torch.inference_mode()
     def launch_fill(self, pieces: Sequence[Piece]) -> Callable[[], list[Filled]]:
-        order = self.ordering.prompt(self.streams, pieces, exact=False)
-        hidden: list[Tensor] = []
+        order = self.prompting.order(self.streams, pieces, exact=False)
+        shape = order.shape
+        hidden: list[Tensor] = self.hidden.setdefault(shape, []) if order.rounded else []
 
         def step(words: Tensor) -> Tensor:
-            hidden_RD, results = self.step.prompt(words, order.shape)
-            hidden.append(hidden_RD)
+            hidden_RD, results = self.step.prompt(words, shape)
+            hidden[:] = [hidden_RD]
             return results
 
-        wait = self.runner.run(order.words, step, None, lambda: order.words)
+        wait = self.runner.run(
+            order.words,
+            step,
+            shape if order.rounded else None,
+            lambda: self.prompting.idle(shape),
+        )
 
         @torch.inference_mode()
         def finish() -> list[Filled]:
@@ -210,7 +223,7 @@ class TorchEngine:
     def fill_again(self, pieces: Sequence[Piece], hidden_RD: Tensor) -> list[landing.Ended]:
         """What pieces give after their hidden rows, every draw reaching the whole vocabulary."""
         self.redone += len(pieces)
-        order = self.ordering.prompt(self.streams, pieces, exact=True)
+        order = self.prompting.order(self.streams, pieces, exact=True)
         wait = self.runner.run(
             order.words,
             lambda words: self.step.finish(words, order.shape, hidden_RD),

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from tensorfold.core.engine.agreement import Found, prompt_sizes, round_sizes, sizes_agree
+from tensorfold.core.engine.packing import FEW
 from tensorfold.core.engine.probe import Sizes
 from tensorfold.core.engine.torch_engine import TorchEngine
 from tensorfold.core.errors import StartError
@@ -84,9 +85,35 @@ def test_a_prompt_of_one_size_that_differs_is_named() -> None:
     engine = driving.opened()
     model = Following(engine.model, lambda kind, size: kind == "prompt" and size == 128)
     found = found_of(engine, model)
-    assert (found.rounds, found.prompts) == ((), (128,))
-    assert found.words() == "prompts of 128 rows"
+    # 65 rows are rounded up to as many.
+    assert (found.rounds, found.prompts) == ((), (128, 65))
+    assert found.words() == "prompts of 128, 65 rows"
     assert found.checks()["sizes:prompts"] is False
+
+
+@pytest.mark.parametrize("name", OPENED)
+@pytest.mark.parametrize("part", ["row", "state"])
+def test_a_prompt_that_padding_changes_is_named(name: str, part: str) -> None:
+    """In its rows, or in what it leaves, beside streams that have no rows."""
+    engine = OPENED[name]()
+    storage = engine.storage
+
+    class Disturbed(Following):
+        def prompt(self, rows: Any) -> Tensor:
+            hidden_RD = super().prompt(rows)
+            if len(rows.lane_B) > 1:
+                for buffer in storage.per_lane() if part == "state" else ():
+                    buffer[rows.lane_B[0]] += 1
+            return hidden_RD
+
+        def run(self, kind: str, rows: Any) -> Tensor:
+            self.hit = lambda kind, size: part == "row" and len(rows.lane_B) > 1
+            return super().run(kind, rows)
+
+    found = found_of(engine, Disturbed(engine.model, lambda kind, size: False))
+    assert found.prompts == tuple(
+        size for size in prompt_sizes(storage.spec.page, 200) if size <= FEW
+    )
 
 
 @pytest.mark.parametrize("name", OPENED)

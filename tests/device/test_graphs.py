@@ -57,6 +57,24 @@ def test_steps_of_all_sizes_give_what_was_asked_in_order(captured: bool) -> None
     assert len(runs) == (9 if captured else 40)
 
 
+def test_a_prompts_shape_is_captured_when_it_comes_again() -> None:
+    runner = Queued(DEVICE, Powers(tile=1, most_rows=8, most_window=4), captured=True)
+    state = torch.zeros(1, dtype=torch.int64, device=DEVICE)
+    runs: list[int] = []
+    step = counting(state, runs)
+    prompt = shape_of(5)._replace(window=0)
+    counts = []
+    with torch.inference_mode():
+        for number in range(4):
+            words = np.arange(5) + number
+            found = runner.run(words, step, prompt, lambda: np.zeros(5, np.int64))()
+            assert found[:-1].tolist() == (words * 2).tolist()
+            counts.append(len(runs))
+    assert state.item() == sum(10 + 5 * number for number in range(4))
+    # It is run as it comes, then tried once more and captured, and from there on replayed.
+    assert counts == [1, 3, 3, 3]
+
+
 def test_a_step_without_a_shape_is_run_and_not_captured() -> None:
     runner = Queued(DEVICE, Powers(tile=1, most_rows=8, most_window=4), captured=True)
     runs: list[int] = []
