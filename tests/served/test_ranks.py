@@ -20,7 +20,9 @@ from openai import APIError, OpenAI
 
 from tests.served.processes import Process, serving
 
-SIZES = ("--lanes", "2", "--context", "8192", "--chunk-rows", "512", "--drafts", "2")
+SIZES = ("--lanes", "2", "--context", "512", "--chunk-rows", "512", "--drafts", "2")
+# For prompts of many chunks.
+LONG = ("--context", "8192")
 # Within which a rank's death or stall ends all of them.
 END_SECONDS = 10
 pytestmark = pytest.mark.timeout(240)
@@ -66,9 +68,9 @@ def test_two_ranks_answer_as_one_and_end_as_one(
     asked = [{}, {"temperature": 0.8, "seed": 3}, {"prompt": "def f(x):" * 100}]
     # Its index is split from row 2048 on.
     asked.append({"prompt": [300 + row % 7 for row in range(2600)]})
-    with serving(tensorfold_command, *SIZES, folder=tmp_path) as one:
+    with serving(tensorfold_command, *SIZES, *LONG, folder=tmp_path) as one:
         alone = [receipt(complete(one, **body)) for body in asked]
-    with ranks(tensorfold_command, tmp_path) as two:
+    with ranks(tensorfold_command, tmp_path, *LONG) as two:
         assert [receipt(complete(two, **body)) for body in asked] == alone
         assert "/v1" in two.text()
         assert re.findall(r"rank (\d): [\d,]+ bytes of weights", two.text()) == ["0", "1"]
@@ -94,7 +96,7 @@ def read_to_the_end(
         stream = client.completions.create(
             model=process.model,
             prompt=prompt,
-            max_tokens=4000,
+            max_tokens=400,
             stream=True,
             extra_body={"ignore_eos": True},
         )
@@ -120,7 +122,8 @@ KILLED, STOPPED = signal.SIGKILL, signal.SIGSTOP
 def test_a_rank_that_dies_or_stalls_at_work_ends_all_with_the_reason(
     when: str, number: int, tensorfold_command: list[str], tmp_path: Path
 ) -> None:
-    with ranks(tensorfold_command, tmp_path) as process, process.client() as client:
+    flags = LONG if when == "fill" else ()
+    with ranks(tensorfold_command, tmp_path, *flags) as process, process.client() as client:
         (other,) = other_ranks(process)
         at: list[float] = []
 
