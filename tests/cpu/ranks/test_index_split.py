@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from tensorfold.core.backend_api import Place
-from tensorfold.core.engine import ordering
+from tensorfold.core.engine import prompting
 from tensorfold.core.ops.pick_tokens import list_of, list_width, picks_of, reference
 from tensorfold.families.dsv41.plugin import FAMILY as DSV41
 from tensorfold.families.glm53 import attention
@@ -84,7 +84,7 @@ SMALL = ["--ranks", "2", "--prompts", "130,133", "--chunk-rows", "64", "--positi
 def spoiled(place: Place, how: str) -> tuple[int, str]:
     """The check of an engine whose split is at fault: its status, and what it prints."""
     if how == "unsplit":
-        ordering.row_split = lambda *given: None  # type: ignore[assignment]
+        prompting.row_split = lambda *given: None  # type: ignore[assignment]
     elif place.share.rank == 1:
         attention.picks_of = lambda *given: torch.zeros_like(picks_of(*given))  # type: ignore[assignment]
     options = split_check.parse([str(CKPT), *SMALL])
