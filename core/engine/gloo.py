@@ -74,7 +74,7 @@ def exchanged(group: Any, ranks: int, told: bytes) -> list[bytes]:
     """Texts of any lengths from every rank, in rank order."""
     sizes = gathered(group, ranks, torch.tensor([len(told)])).flatten().tolist()
     padded = torch.zeros(max(1, *sizes), dtype=torch.uint8)
-    padded[: len(told)] = torch.frombuffer(bytearray(told), dtype=torch.uint8)
+    padded[: len(told)] = torch.tensor(bytearray(told), dtype=torch.uint8)
     found = gathered(group, ranks, padded)
     return [bytes(row[:size].numpy().tobytes()) for row, size in zip(found, sizes, strict=True)]
 

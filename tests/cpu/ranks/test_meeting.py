@@ -178,3 +178,14 @@ def leaving(place: Place, when: str) -> str:
         except StartError as error:
             return str(error)
     return refused(place, [CKPT, CKPT], [{}, {}], "")
+
+
+def told_to_all(place: Place) -> list[bytes]:
+    group, texts = gloo.connect(place), (b"", b"ab", b"abc")
+    found = group.exchange(texts[place.share.rank])
+    assert group.exchange(b"") == [b""] * 3
+    return found
+
+
+def test_texts_of_any_lengths_are_told_to_all_ranks() -> None:
+    assert on_ranks(3, told_to_all) == [[b"", b"ab", b"abc"]] * 3
