@@ -226,8 +226,9 @@ class Flight(Protocol, Generic[Result]):
 class Watched(Protocol):
     """An engine that may be lost between calls, as when another of its ranks dies."""
 
-    def watch(self, watcher: Callable[[str], None]) -> None:
-        """Have `watcher` told why, once, on another thread."""
+    def watch(self, watcher: Callable[[str], None], given_up: Callable[[str], None]) -> None:
+        """Have `watcher` told why, once, on another thread; and `given_up` where the call that is
+        open at a loss does not come back. If it does later, it raises `EngineLost`."""
         ...
 
 

@@ -78,15 +78,27 @@ def serve(asked: str, flags: Mapping[str, Any], environ: Mapping[str, str]) -> i
     model = find_model(installed, backend, asked)
     drafters = choose_drafters(installed, drafter_names(settings))
     served = partial(serve_model, settings, backend, model, drafters, agent)
-    if settings.ranks == 1 or place is not None:
+    if settings.ranks == 1:
         return served(place)
+    if place is not None:
+        return left(served(place))
     check_ranks(settings, backend, model)
     with launched(settings.ranks) as launch:
         code = served(launch.place, launch.met.set)
         if code:
             # A rank that stalls would not end by itself.
             launch.end(patience=0)
-        return code
+        return left(code)
+
+
+def left(code: int) -> int:
+    """Of ranks that were lost, end at once: what still waits on a device would be waited for."""
+    if code:
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code
 
 
 def check_ranks(settings: Settings, backend: Backend, model: Served) -> None:

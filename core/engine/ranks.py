@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import secrets
 import socket
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from tensorfold.core.backend_api import Place
@@ -49,6 +52,8 @@ MEET_SECONDS = 20.0
 TOKEN_BYTES = 32
 # For the reason to arrive by another way than the forward that failed of it.
 REASON_SECONDS = 1.0
+# For a call that waits for a lost rank to come back, once its device was told to let go.
+LET_GO_SECONDS = 2.0
 
 
 NEVER = IndexSplit()
@@ -72,7 +77,11 @@ class LeadingFlight(Generic[Result]):
 
 
 class LeadingEngine:
-    """Rank 0's engine, whose calls all ranks make."""
+    """Rank 0's engine, whose calls all ranks make.
+
+    `abort` has a device end its waits for other ranks. Of a call that does not come back even so
+    those who watch are told.
+    """
 
     def __init__(
         self,
@@ -82,15 +91,35 @@ class LeadingEngine:
         abort: Callable[[], None] = lambda: None,
     ) -> None:
         self.engine = engine
+        self.abort = abort
+        self.gate = threading.Lock()
+        self.inside = False
+        self.watchers: list[OnLost] = []
         # Before anyone else is told: a forward that waits for a lost rank must come to its end.
-        link.watch(lambda words: abort())
+        link.watch(self.let_go)
         self.split = split
         self.link = link
         self.info = engine.info
 
-    def watch(self, watcher: OnLost) -> None:
-        """Tell a watcher, on another thread, once the engine is lost between calls."""
+    def watch(self, watcher: OnLost, given_up: OnLost) -> None:
+        """As `engine_api.Watched`."""
+        self.watchers.append(given_up)
         self.link.watch(watcher)
+
+    def let_go(self, words: str) -> None:
+        """End the calls that wait for a lost rank, or give them up. Whoever calls waits for
+        neither: a device may hold what asks it, too."""
+        for work in (self.abort, partial(self.give_up, words)):
+            threading.Thread(target=work, name="loss", daemon=True).start()
+
+    def give_up(self, words: str) -> None:
+        time.sleep(LET_GO_SECONDS)
+        with self.gate:
+            # None is begun any more.
+            inside = self.inside
+        if inside:
+            for watcher in self.watchers:
+                watcher(words)
 
     def open(self, opening: Opening) -> Opened:
         return self.settled(self.call("open", opening), lambda: self.engine.open(opening))
@@ -127,15 +156,31 @@ class LeadingEngine:
     def settled(self, step: int, work: Callable[[], Result]) -> Result:
         """Do this rank's part of a call, and compare its outcome with the others'."""
         result = self.guarded(step, work)
-        if self.link.lost is not None:
-            # What a forward gives that was let go of is nothing.
-            raise EngineLost(self.link.lost)
         self.link.settle(step, digest(result))
         return result
 
+    @contextmanager
+    def inside_a_call(self) -> Iterator[None]:
+        """Of no call that begins or ends after a loss is anything taken: what a forward gives that
+        was let go of is nothing."""
+        with self.gate:
+            self.refuse_if_lost()
+            self.inside = True
+        try:
+            yield
+        finally:
+            with self.gate:
+                self.inside = False
+            self.refuse_if_lost()
+
+    def refuse_if_lost(self) -> None:
+        if self.link.lost is not None:
+            raise EngineLost(self.link.lost)
+
     def guarded(self, step: int, work: Callable[[], Result]) -> Result:
         try:
-            return work()
+            with self.inside_a_call():
+                return work()
         except OUTCOMES as error:
             self.link.settle(step, digest_of(error))
             raise

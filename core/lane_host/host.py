@@ -30,6 +30,7 @@ NOW = float("-inf")
 DEFAULTS = HostOptions()
 CLOSED_WORDS = "the server is shutting down"
 CONTEXTS_QUEUED = 64
+LOOK_SECONDS = 0.25
 RESTART_SECONDS = 10  # what a client is told to wait for a server that goes away
 
 
@@ -65,6 +66,7 @@ class Host:
         self._deadline: float | None = None  # for what was taken, once closing
         self._lost: str | None = None
         self._told_lost: str | None = None  # from outside, to be acted on by the engine thread
+        self._losing = threading.Lock()
         self._over_for_good = False
         self._thread: threading.Thread | None = None
 
@@ -108,12 +110,15 @@ class Host:
     def close(self, drain_seconds: float) -> None:
         """Take no new work, give what was taken that time, end the rest, stop the thread."""
         self._close_by(self._clock() + drain_seconds)
-        if self._thread is None:
+        thread = self._thread
+        if thread is None:
             while self.turn():
                 pass
             self._end_service()
-        elif self._thread is not threading.current_thread():
-            self._thread.join()
+        elif thread is not threading.current_thread():
+            # To its end, or until it is given up.
+            while thread.is_alive() and self._thread is thread:
+                thread.join(LOOK_SECONDS)
 
     def close_now(self) -> None:
         """End every reply as soon as no forward is in flight; returns at once."""
@@ -124,6 +129,12 @@ class Host:
         with self._gate:
             self._told_lost = words
             self._gate.notify()
+
+    def give_up(self, words: str) -> None:
+        """The engine thread is in a call that does not come back: end every reply from here."""
+        self._thread = None
+        self._lose(EngineLost(words))
+        self._over_for_good = True
 
     def stats(self) -> HostStats:
         with self._gate:
@@ -257,14 +268,18 @@ class Host:
         self._over_for_good = True
 
     def _lose(self, error: BaseException) -> None:
-        """The engine can work no more: every stream ends with the reason, none is called again."""
+        """The engine can work no more: every stream ends with the reason, none is called again.
+
+        A call that was given up may come back, and end its thread here too.
+        """
         known = isinstance(error, EngineLost)
         words = str(error) if known else f"{type(error).__name__}: {error}"
         LOG.error("the engine is lost: %s", words, exc_info=None if known else error)
-        with self._gate:
-            self._lost = self._lost or words or "no reason given"
-            replies = list(self._lanes.replies.values())
-        for reply in replies:
-            if reply.end is None:
-                self._lanes.let_go(reply, LOST, self._lost)
-        self._outbox.flush_what_can()
+        with self._losing:
+            with self._gate:
+                self._lost = self._lost or words or "no reason given"
+                replies = list(self._lanes.replies.values())
+            for reply in replies:
+                if reply.end is None:
+                    self._lanes.let_go(reply, LOST, self._lost)
+            self._outbox.flush_what_can()

@@ -117,7 +117,7 @@ async def serving(
     )
     metrics.watch(host.stats, host.memory)
     if isinstance(engine, Watched):
-        engine.watch(host.lose)
+        engine.watch(host.lose, host.give_up)
     service = Service(
         info=engine.info,
         host=host,

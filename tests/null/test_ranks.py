@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from tensorfold.backends.fake.engine import FakeEngine
 from tensorfold.backends.fake.options import FakeOptions, Trouble
 from tensorfold.core.engine import link as links
+from tensorfold.core.engine import ranks
 from tensorfold.core.engine.index_split import IndexSplit
 from tensorfold.core.engine.link import Follower, Frames, Leader
 from tensorfold.core.engine.ranks import LeadingEngine, follow, greeted
@@ -220,7 +221,7 @@ def test_a_rank_whose_outcome_differs_ends_all(kind: str) -> None:
     with led(PLAIN, differing, own=PLAIN) as (engine, others):
         reader = Reader()
         host = Host(engine, reader)
-        engine.watch(host.lose)
+        engine.watch(host.lose, host.give_up)
         host.submit([job(1, most=LONG), job(2, most=LONG), job(3, most=LONG)])
         while host.turn() or host.stats().lost is None:
             pass
@@ -238,7 +239,7 @@ def test_what_fails_on_one_rank_alone_ends_all_with_its_words() -> None:
     with led(broken, own=PLAIN) as (engine, others):
         reader = Reader()
         host = Host(engine, reader)
-        engine.watch(host.lose)
+        engine.watch(host.lose, host.give_up)
         host.submit([job(1, most=LONG)])
         while host.turn() or host.stats().lost is None:
             pass
@@ -250,7 +251,7 @@ def test_a_rank_that_ends_while_nothing_runs_is_told_to_the_host_and_to_the_othe
     with led(PLAIN, PLAIN, own=PLAIN) as (engine, others):
         reader = Reader()
         host = Host(engine, reader)
-        engine.watch(host.lose)
+        engine.watch(host.lose, host.give_up)
         host.start()
         others.ends[0].sock.shutdown(socket.SHUT_RDWR)
         eventually(lambda: host.stats().lost == "rank 1 has ended")
@@ -286,6 +287,35 @@ def test_a_forward_that_waits_for_a_rank_that_ends_is_let_go_and_gives_nothing()
     there.close()
     with pytest.raises(EngineLost, match="rank 1 has ended"):
         flight.land()
+    engine.shutdown()
+
+
+def test_a_call_that_is_not_let_go_is_given_up_and_every_reader_has_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ranks, "LET_GO_SECONDS", 0.3)
+    here, there = socket.socketpair()
+    late = threading.Event()
+    engine = LeadingEngine(Stuck(late), Leader({1: Frames(here)}))
+    reader = Reader()
+    host = Host(engine, reader)
+    engine.watch(host.lose, host.give_up)
+    host.start()
+    host.submit([job(1, most=LONG), job(2, most=LONG)])
+    eventually(lambda: engine.inside and len(reader.tokens) == 2)
+    closing = threading.Thread(target=host.close, args=(60,))
+    closing.start()
+    there.close()
+    eventually(lambda: len(reader.ends) == 2)
+    assert {end.reason for end in reader.ends.values()} == {"lost"}
+    assert host.stats().lost == "rank 1 has ended"
+    closing.join(5)
+    assert not closing.is_alive()
+    # It comes back after all, and nobody hears of it.
+    told = {stream: list(tokens) for stream, tokens in reader.tokens.items()}
+    late.set()
+    eventually(lambda: all(thread.name != "engine" for thread in threading.enumerate()))
+    assert reader.tokens == told
     engine.shutdown()
 
 

@@ -112,16 +112,39 @@ def read_to_the_end(
 
 
 KILLED, STOPPED = signal.SIGKILL, signal.SIGSTOP
+# Where a forward that waits for a rank waits for ever, as on a device that is not let go.
+HELD = """
+from datetime import timedelta
+from tensorfold.core.engine import gloo
+gloo.FORWARD = timedelta(hours=1)
+from tensorfold.tools.cli import main
+raise SystemExit(main())
+"""
+# Of a package that is not installed, the checkout is attached first.
+ATTACHED = """
+import sys
+sys.path.insert(0, {folder!r})
+import uninstalled
+"""
+
+
+def held(command: list[str]) -> list[str]:
+    """The command, with forwards that wait for ever."""
+    python, how, *_ = command
+    attached = "" if how == "-m" else ATTACHED.format(folder=str(Path(how).parent))
+    return [python, "-c", attached + HELD]
 
 
 @pytest.mark.parametrize(
     ("when", "number"),
     [("round", KILLED), ("fill", KILLED), ("round", STOPPED)],
-    ids=["killed in a round", "killed in a fill", "stopped in a round"],
+    ids=["killed in a round", "killed in a fill", "stopped in a round and waited for"],
 )
 def test_a_rank_that_dies_or_stalls_at_work_ends_all_with_the_reason(
     when: str, number: int, tensorfold_command: list[str], tmp_path: Path
 ) -> None:
+    if number == STOPPED:
+        tensorfold_command = held(tensorfold_command)
     flags = LONG if when == "fill" else ()
     with ranks(tensorfold_command, tmp_path, *flags) as process, process.client() as client:
         (other,) = other_ranks(process)
