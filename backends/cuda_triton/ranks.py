@@ -6,9 +6,10 @@ way through the ranks.
 
 from __future__ import annotations
 
+import logging
 import os
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -33,6 +34,9 @@ LIBRARIES = {
     "TORCH_NCCL_ENABLE_MONITORING": "0",
 }
 BLOCK = 1024
+# For ranks that have met to share memory.
+MEET = timedelta(seconds=60)
+LOG = logging.getLogger("tensorfold.ranks")
 # Numbers of values of the sums that shared memory is tried on at start, three times each.
 TRIED = (1, 4096, 5000, exchange.PROGRAMS * exchange.BLOCK)
 
@@ -69,10 +73,16 @@ class NcclGroup:
 
     def shared_memory(self, store: dist.Store, device: torch.device) -> SharedMemory | None:
         """Memory that all ranks share; none where one of them cannot, or it adds wrong."""
-        try:
-            found = SharedMemory(store, self.share, device) if self.on_one_host() else None
-        except (RuntimeError, ImportError, AttributeError):
-            found = None
+        found = None
+        if self.on_one_host():
+            # All ranks are here by now.
+            store.set_timeout(MEET)
+            try:
+                found = SharedMemory(store, self.share, device)
+            except (RuntimeError, ImportError, AttributeError) as error:
+                LOG.warning("no memory is shared with other ranks: %s", gloo.first_line(error))
+            finally:
+                store.set_timeout(gloo.START)
         if not meeting.all_hold(self, found is not None):
             return None
         assert found is not None
@@ -113,11 +123,7 @@ class NcclGroup:
     def abort(self) -> None:
         if self.memory is not None:
             self.memory.let_go()
-        # It returns once no captured graph is left, and they are there to the end.
-        self.aside(self.forward.abort)
-
-    def aside(self, work: Callable[[], Any]) -> None:
-        threading.Thread(target=work, name="abort", daemon=True).start()
+        self.forward.abort()
 
 
 def connect(device: torch.device, place: Place) -> NcclGroup:

@@ -39,7 +39,8 @@ class Group(Protocol):
         ...
 
     def abort(self) -> None:
-        """Have whatever waits for a rank that is gone end soon, with no result; from any thread."""
+        """Have whatever waits for a rank that is gone end soon, with no result; from any thread,
+        which it may keep."""
         ...
 
 
