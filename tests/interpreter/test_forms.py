@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tensorfold.backends.cuda_triton.kernels import experts as kernels
 from tensorfold.backends.cuda_triton.kernels.many import run_many
-from tensorfold.backends.cuda_triton.kernels.products import each, summed
+from tensorfold.backends.cuda_triton.kernels.products import each, summed, tile_many
 from tensorfold.backends.cuda_triton.kernels.rounded import fp8_rounded
 from tensorfold.backends.cuda_triton.kernels.tiles import Tile, apart, joined
 from tensorfold.core.engine.contract_check import poisoned
@@ -171,3 +171,22 @@ def test_no_logit_names_an_expert_that_is_not_there(bad: float) -> None:
         ids, _ = route(logit, bias, 4, 2.5, True)
         assert bool(((ids >= 0) & (ids < 10)).all())
         assert bool((ids[:, 1:] > ids[:, :-1]).all())
+
+
+@pytest.mark.parametrize("out", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("parts", [1, 2, 4, 8])
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_large_tile_lies_in_shared_memory(out: torch.dtype, parts: int, alone: bool) -> None:
+    # That of a multiprocessor which has the least of those that run descriptors, for one program.
+    most = 227 * 1024
+    for rows in (65, 128, 300, 512, 2048, 8192):
+        for columns in (128, 2048, 4096, 12288):
+            for inner in (64, 96, 512, 4096):
+                w = apart(torch.empty(parts, inner, columns, device="meta"))
+                tile = tile_many(rows, w, alone, 132, out)
+                # `stay_parts` has two parts' operands at once.
+                operands = 2 if parts > 1 and not alone else 1
+                step = 2 * tile.step * (tile.rows + tile.columns) * operands
+                # A product's result is stored from there, while the next tile's operands come.
+                used = tile.stages * step + out.itemsize * tile.rows * tile.columns
+                assert used < most, (tile, rows, columns, inner)

@@ -180,14 +180,15 @@ def tile_of(rows: int, w: Weight, apart: bool) -> Tile:
 def tile_many(rows: int, w: Weight, apart: bool, programs: int, out: torch.dtype) -> Tile:
     """Of programs that stay: the tile whose waves over the device are done first."""
     # The largest tile of float32 sums does not lie in shared memory beside its operands.
-    stay = STAY[1:] if out == torch.float32 else STAY
+    first = 1 if out == torch.float32 else 0
 
     def time(choice: tuple[Tile, int]) -> int:
         tile, cost = choice
         count = triton.cdiv(rows, tile.rows) * triton.cdiv(w.n, tile.columns)
         return triton.cdiv(count * (w.parts if apart else 1), programs) * cost
 
-    tile = min(stay if apart or w.parts == 1 else STAY_PARTS, key=time)[0]
+    tiles = STAY if apart or w.parts == 1 else STAY_PARTS
+    tile = min(tiles[first:], key=time)[0]
     return tile._replace(step=32, stages=4) if w.k % tile.step else tile
 
 
