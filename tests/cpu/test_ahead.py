@@ -175,6 +175,35 @@ def test_many_picks_of_any_number_launch_the_same_kernels() -> None:
     assert launched(256) == launched(288) == launched(317)
 
 
+# Of a program on the smallest of the GPUs that are served well.
+SHARED_BYTES = 227 << 10
+
+
+@pytest.mark.parametrize("parts", [1, 2, 4, 8])
+@torch.inference_mode()
+def test_many_rows_of_a_ranks_parts_of_a_sum_fit_a_program(parts: int) -> None:
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from tensorfold.backends.cuda_triton.ahead import called_for
+    from tensorfold.backends.cuda_triton.kernels import linear_parts, many
+
+    w_PKN = torch.zeros(parts, 1024, 4096, dtype=torch.bfloat16)
+
+    def launch() -> None:
+        for rows in (129, 512, 2048):
+            linear_parts.unrounded(torch.zeros(rows, parts * 1024, dtype=torch.bfloat16), w_PKN)
+
+    found = called_for(launch)
+    assert found
+    for one in found:
+        kernel = getattr(many, one.name)
+        source = ASTSource(kernel, one.signature, one.constants, one.attributes)
+        made = triton.compile(source, target=GPUTarget(*TARGET), options=dict(one.options))
+        assert made.metadata.shared <= SHARED_BYTES, one
+
+
 def test_compilers_keep_what_they_make_where_they_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 

@@ -150,6 +150,9 @@ STAY = (
     (Tile(64, 128, 64, 4, 4), 43),
 )
 STAY_PARTS = ((Tile(128, 128, 64, 8, 3), 54), (Tile(64, 128, 32, 4, 4), 43))
+# Those of float32 sums: the largest do not lie in shared memory beside their operands.
+STAY_WIDE = STAY[1:]
+STAY_PARTS_WIDE = ((Tile(128, 128, 32, 8, 4), 54), STAY_PARTS[1])
 
 
 def few(rows: int, w: Weight, apart: bool) -> bool:
@@ -179,16 +182,14 @@ def tile_of(rows: int, w: Weight, apart: bool) -> Tile:
 
 def tile_many(rows: int, w: Weight, apart: bool, programs: int, out: torch.dtype) -> Tile:
     """Of programs that stay: the tile whose waves over the device are done first."""
-    # The largest tile of float32 sums does not lie in shared memory beside its operands.
-    first = 1 if out == torch.float32 else 0
+    alone, added = (STAY_WIDE, STAY_PARTS_WIDE) if out == torch.float32 else (STAY, STAY_PARTS)
 
     def time(choice: tuple[Tile, int]) -> int:
         tile, cost = choice
         count = triton.cdiv(rows, tile.rows) * triton.cdiv(w.n, tile.columns)
         return triton.cdiv(count * (w.parts if apart else 1), programs) * cost
 
-    tiles = STAY if apart or w.parts == 1 else STAY_PARTS
-    tile = min(tiles[first:], key=time)[0]
+    tile = min(alone if apart or w.parts == 1 else added, key=time)[0]
     return tile._replace(step=32, stages=4) if w.k % tile.step else tile
 
 
