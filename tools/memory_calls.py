@@ -112,12 +112,18 @@ def kda_blocks(m: Maker, rows: int, lanes: int = 1) -> OpCall:
     return OpCall("kda_blocks", f"{rows} rows", make, moved, rows // BLOCK * HEADS * block)
 
 
+def pages_of(context: int) -> int:
+    """Pages of a lane's table. Behind it nothing may be looked up: a context fills its last one."""
+    assert context % PAGE == 0, context
+    return context // PAGE
+
+
 def latent_attention(m: Maker, rows: int, context: int, *, prompt: bool) -> OpCall:
     """Rows of streams of their own at one context, or the last rows of one prompt."""
     lanes = 1 if prompt else rows
     dense = context <= TOP * POOL
     width = context if dense else list_width(TOP, POOL, context)
-    pages = context // PAGE
+    pages = pages_of(context)
 
     def make() -> tuple[Any, ...]:
         last = torch.full((rows, 1), context - 1, device=m.device)
@@ -183,7 +189,7 @@ def sink_attention(m: Maker, rows: int, listed: int, *, prompt: bool) -> OpCall:
 
 
 def pick_tokens(m: Maker, rows: int, context: int, *, prompt: bool) -> OpCall:
-    lanes, pages = (1 if prompt else rows), context // PAGE
+    lanes, pages = (1 if prompt else rows), pages_of(context)
 
     def make() -> tuple[Any, ...]:
         last = torch.full((rows,), context - 1, device=m.device)
@@ -209,7 +215,7 @@ def pick_tokens(m: Maker, rows: int, context: int, *, prompt: bool) -> OpCall:
 
 def pick_rows(m: Maker, rows: int, visible: int, role: str, *, prompt: bool) -> OpCall:
     """An index at ratio 1: `plain`, one that `publishes` candidates, or `restricted` to them."""
-    lanes, pages = (1 if prompt else rows), visible // PAGE
+    lanes, pages = (1 if prompt else rows), pages_of(visible)
     restricted = role == "restricted"
 
     def make() -> tuple[Any, ...]:

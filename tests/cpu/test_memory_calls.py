@@ -86,3 +86,11 @@ def test_every_call_is_timed_over_operands_of_its_own_beside_the_longer_of_its_f
     bench_memory.show(found)
     with pytest.raises(StartError, match="--ops names kda_step; there are kda_steps, "):
         bench_memory.figures(["kda_step"], maker)
+
+
+@pytest.mark.parametrize("call", [calls.latent_attention, calls.pick_tokens])
+def test_a_context_that_ends_amid_a_page_is_no_call_since_its_table_ends_before(
+    call: Callable[..., OpCall],
+) -> None:
+    with pytest.raises(AssertionError, match="300"):
+        call(Maker(torch.device("cpu"), torch.float32), 5, 300, prompt=True).make()
