@@ -24,9 +24,11 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from tensorfold.core.engine.checks import outputs, rows_keep_bits
+from tensorfold.core.backend_api import no_progress
+from tensorfold.core.engine.checks import RUNS, outputs, rows_keep_bits
 from tensorfold.core.engine.contract_check import FORMATS, error
 from tensorfold.core.engine.optable import Call, Candidate
+from tensorfold.core.engine.rehearsal import zeroing
 from tensorfold.core.errors import StartError
 from tensorfold.core.ops import SPECS, Case
 from tensorfold.plugins.choose import choose_backend
@@ -40,6 +42,8 @@ SPECS_BY_NAME = {spec.name: spec for spec in SPECS}
 # Of weights that a graph turns through, in bytes: several times any cache.
 TURNED = 300e6
 BUDGET = 2e-5
+# Rows of the check of a row's bits, and of the one against the reference.
+COMPANY, EXACT = 65, 3
 # A list is right or wrong, and near ties fall either way in another format.
 LISTS = ("pick_tokens", "pick_rows")
 
@@ -105,11 +109,11 @@ def measure_rates(device: torch.device) -> Rates:
 def unsound(point: Point, candidate: Candidate, maker: Maker) -> str | None:
     """What keeps this op from being timed at these widths; none where its check holds."""
     spec = SPECS_BY_NAME[point.op]
-    if not rows_keep_bits(Call(point.op, point.make(maker, 65)), candidate.call):
+    if not rows_keep_bits(Call(point.op, point.make(maker, COMPANY)), candidate.call):
         return "a row's bits depend on its company"
     if point.op in LISTS:
         return None
-    args = used_experts(point, point.make(maker, 3))
+    args = used_experts(point, point.make(maker, EXACT))
     names = signature(spec.reference).parameters
     case = Case(name=point.label, args=dict(zip(names, args, strict=True)), rows=())
     off = error(spec, case, candidate.call)
@@ -169,6 +173,26 @@ def measure(point: Point, candidate: Candidate, maker: Maker, rows: int, rates: 
         peer=peer,
         plain=plain,
     )
+
+
+def rehearse(
+    candidates: Mapping[str, Sequence[Candidate]],
+    maker: Maker,
+    chosen: Sequence[Point],
+    rows: Sequence[int],
+) -> None:
+    """The bench's calls, with outputs that are zero."""
+    checked = {last - first for first, last in RUNS if last <= COMPANY}
+    with torch.inference_mode():
+        for point in chosen:
+            call = zeroing(candidates[point.op][-1].call)
+            for count in sorted({COMPANY, EXACT, *checked, *rows}):
+                if count <= point.most:
+                    args = point.make(maker, count)
+                    call(*args)
+                    if point.plain is not None:
+                        call(*point.plain(args))
+        torch.cuda.empty_cache()
 
 
 def bench(
@@ -275,15 +299,19 @@ def main(arguments: Sequence[str]) -> int:
     if min(rows) < 1:
         raise StartError(f"--rows is {options.rows!r}, and every count is at least 1")
     choose_backend(discover(), "cuda-triton")
-    from tensorfold.backends.cuda_triton.backend import gpu_of
+    from tensorfold.backends.cuda_triton.ahead import start_pool
+    from tensorfold.backends.cuda_triton.backend import ahead, gpu_of
     from tensorfold.backends.cuda_triton.table import candidates
 
+    start_pool()
     device = gpu_of(None)
     generator = torch.Generator(device).manual_seed(options.seed)
     maker = Maker(device=device, dtype=getattr(torch, options.dtype), generator=generator)
     table = candidates()
     chosen = [one for one in points() if one.op in table and (not ops or one.op in ops)]
     rates = measure_rates(device)
+    # Kernels that are compiled one by one would take longer than all that is timed.
+    ahead(device, lambda: rehearse(table, maker, chosen, rows), no_progress)
     figures = bench(table, maker, chosen, rows, rates, lambda text: print(text, flush=True))
     title = f"{torch.cuda.get_device_name(device)}, {options.dtype}"
     Console(width=140).print(show(figures, rates, title))

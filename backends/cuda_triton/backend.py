@@ -14,7 +14,7 @@ from tensorfold.backends.cuda_triton import library
 from tensorfold.backends.cuda_triton.ahead import compile_ahead, start_pool
 from tensorfold.backends.cuda_triton.ranks import connect
 from tensorfold.backends.cuda_triton.table import candidates
-from tensorfold.core.backend_api import EngineOrder, Place, Progress
+from tensorfold.core.backend_api import EngineOrder, Place, Progress, no_progress
 from tensorfold.core.engine.compile import compile_layer, library_ops
 from tensorfold.core.engine.graphs import Queued
 from tensorfold.core.engine.open_engine import Compile, Device, open_torch_engine
@@ -139,5 +139,14 @@ def check(report: Callable[[str], None]) -> bool:
     """The op contract, for every form of every op."""
     from tensorfold.core.engine.contract_check import check_backend
 
+    start_pool()
     formats = (torch.float32, torch.bfloat16)
-    return check_backend("cuda-triton", candidates(), gpu_of(None), report, formats)
+    device = gpu_of(None)
+    return check_backend(
+        "cuda-triton",
+        candidates(),
+        device,
+        report,
+        formats,
+        lambda rehearse: ahead(device, rehearse, no_progress),
+    )

@@ -17,12 +17,15 @@ from torch import Tensor
 
 from tensorfold.core.engine.checks import outputs
 from tensorfold.core.engine.optable import Candidate, Candidates
+from tensorfold.core.engine.rehearsal import zeroing
 from tensorfold.core.ops import SPECS, Case, OpSpec
 
 # What outputs and values between two products lose to a format, beside a case's budget.
 FORMATS: Mapping[torch.dtype, float] = {torch.float32: 0.0, torch.bfloat16: 2.0**-7}
 SMALL = 70
 LARGE = (71, 128, 136, 200, 320)
+# Runs around the sizes at which kernels differ.
+DISTINCT = (1, 2, 3, 4, 5, 8, 9, 15, 16, 17, 31, 32, 33, 48, 63, 64, 65, SMALL)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,19 +108,24 @@ def repeats(spec: OpSpec, case: Case, call: Callable[..., Any]) -> bool:
 def crowd_keeps_bits(case: Case, call: Callable[..., Any]) -> bool:
     """Every run of 1 to `SMALL` rows, and some long ones, has the bits it has among all rows."""
     whole = outputs(call(*copied(dict(case.args)).values()))
-    rows = case.args[case.rows[0]].shape[0]
-    for count in (*range(1, SMALL + 1), *LARGE):
-        first = (7 * count) % 53
-        if first + count > rows:
-            continue
-        here = slice(first, first + count)
-        part = copied(
-            {name: arg[here] if name in case.rows else arg for name, arg in case.args.items()}
-        )
+    for here, part in runs(case, (*range(1, SMALL + 1), *LARGE)):
         for small, large in zip(outputs(call(*part.values())), whole, strict=True):
             if not torch.equal(small, large[here]):
                 return False
     return True
+
+
+def runs(case: Case, counts: Sequence[int]) -> Iterator[tuple[slice, dict[str, Any]]]:
+    """Where a run of so many rows lies, and the call on it alone."""
+    rows = case.args[case.rows[0]].shape[0]
+    for count in counts:
+        first = (7 * count) % 53
+        if first + count <= rows:
+            here = slice(first, first + count)
+            yield (
+                here,
+                copied({n: arg[here] if n in case.rows else arg for n, arg in case.args.items()}),
+            )
 
 
 def judge(spec: OpSpec, case: Case, candidate: Candidate) -> Verdict:
@@ -140,16 +148,19 @@ def check_backend(
     device: torch.device,
     report: Callable[[str], None],
     formats: Sequence[torch.dtype] = (torch.float32,),
+    ahead: Callable[[Callable[[], None]], None] | None = None,
 ) -> bool:
     """One line an op, form and format, and a SUMMARY line; true when a guaranteed form of each op
-    holds and every preferred form either holds or has one that does behind it."""
+    holds and every preferred form either holds or has one that does behind it. `ahead` is given a
+    function that makes most of the calls, and makes ready what they will run."""
     held = failed = 0
     missing = []
     with torch.inference_mode():
+        if ahead is not None:
+            ahead(lambda: rehearse(candidates, device, formats))
         for spec in SPECS:
             for dtype in formats:
-                cases = in_format(spec, spec.cases(torch.Generator().manual_seed(1)), dtype)
-                cases = on_device(cases, device)
+                cases = cases_of(spec, dtype, device)
                 usable = False
                 for candidate in candidates[spec.name]:
                     verdicts = [judge(spec, case, candidate) for case in cases]
@@ -168,6 +179,23 @@ def check_backend(
     ending = "all ops hold" if not missing else "no sound form of " + ", ".join(missing)
     report(f"SUMMARY {name}: {len(SPECS)} ops, {held} forms hold, {failed} fail, {ending}")
     return not missing
+
+
+def rehearse(candidates: Candidates, device: torch.device, formats: Sequence[torch.dtype]) -> None:
+    """Every candidate on every case, and on the runs of rows that differ, with outputs that are
+    zero."""
+    for spec in SPECS:
+        for dtype in formats:
+            for case in cases_of(spec, dtype, device):
+                for candidate in candidates[spec.name]:
+                    call = zeroing(candidate.call)
+                    call(*copied(dict(case.args)).values())
+                    for _, part in runs(case, (*DISTINCT, *LARGE)) if case.rows else ():
+                        call(*part.values())
+
+
+def cases_of(spec: OpSpec, dtype: torch.dtype, device: torch.device) -> list[Case]:
+    return on_device(in_format(spec, spec.cases(torch.Generator().manual_seed(1)), dtype), device)
 
 
 def in_format(spec: OpSpec, cases: list[Case], dtype: torch.dtype) -> list[Case]:

@@ -29,20 +29,22 @@ ENDING = (17, 130)
 
 
 def zeroed(ops: Ops) -> Ops:
-    """The same table, whose outputs are set to zero: nothing may have written them, and what
-    follows takes some of them as places."""
+    """The same table, whose outputs are set to zero."""
+    return replace(ops, **{spec.name: zeroing(getattr(ops, spec.name)) for spec in SPECS})
 
-    def wrapped(call: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(call)
-        def run(*args: Any) -> Any:
-            result = call(*args)
-            for part in result if isinstance(result, tuple) else (result,):
-                part.zero_()
-            return result
 
-        return run
+def zeroing(call: Callable[..., Any]) -> Callable[..., Any]:
+    """An op whose outputs are set to zero: nothing may have written them, and what follows takes
+    some of them as places."""
 
-    return replace(ops, **{spec.name: wrapped(getattr(ops, spec.name)) for spec in SPECS})
+    @functools.wraps(call)
+    def run(*args: Any) -> Any:
+        result = call(*args)
+        for part in result if isinstance(result, tuple) else (result,):
+            part.zero_()
+        return result
+
+    return run
 
 
 def lengths(model: Model, storage: Storage, sizes: Sizes, most_prompt: int) -> None:

@@ -175,6 +175,29 @@ def test_a_missing_sound_form_fails_the_summary(monkeypatch: pytest.MonkeyPatch)
     assert any("FAILS: off by" in line for line in lines)
 
 
+def test_what_is_rehearsed_is_called_again_and_judged_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A rehearsal's outputs come to nothing, and no size of it is one that the check leaves out."""
+    monkeypatch.setattr(contract_check, "SPECS", (linear.OP,))
+    sizes: list[tuple[int, ...]] = []
+    rehearsed: set[tuple[int, ...]] = set()
+
+    def call(x: Tensor, w: Tensor) -> Tensor:
+        sizes.append((*x.shape, *w.shape))
+        return exact(x, w)
+
+    def ahead(rehearse: Callable[[], None]) -> None:
+        rehearse()
+        rehearsed.update(sizes)
+        sizes.clear()
+
+    forms = {"linear": (Candidate(label="own", call=call),)}
+    assert check_backend("here", forms, torch.device("cpu"), lambda line: None, ahead=ahead)
+    assert len(rehearsed) > 3 * len(contract_check.DISTINCT)
+    assert rehearsed < set(sizes)
+
+
 def test_poison_fills_fresh_memory_and_is_put_back() -> None:
     with poisoned():
         assert torch.empty(5).isnan().all()
