@@ -33,6 +33,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if find_spec("xdist") is None:
+        config.addinivalue_line("markers", "xdist_group(name): tests that one process runs")
     # Benchmarks print figures and are asked for by name; elsewhere they run once, as tests.
     option = config.option
     if not getattr(option, "benchmark_only", True) and not option.benchmark_enable:
@@ -40,11 +42,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    on_device = [item for item in items if CHECKOUT / "tests" / "device" in item.path.parents]
+    on_device = {item for item in items if CHECKOUT / "tests" / "device" in item.path.parents}
+    # The longest are in groups: processes that share the tests out begin with those.
+    ordered = iter(sorted(filter(on_device.__contains__, items), key=alone))
+    items[:] = [next(ordered) if item in on_device else item for item in items]
     lacking = no_device() if on_device else None
     if lacking:
         for item in on_device:
             item.add_marker(pytest.mark.skip(reason=lacking))
+
+
+def alone(item: pytest.Item) -> bool:
+    """Whether a test is in no group that one process runs."""
+    return item.get_closest_marker("xdist_group") is None
 
 
 def no_device() -> str | None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
+import pytest
 import torch
 
 from tensorfold.core.engine.torch_engine import TorchEngine
@@ -27,6 +28,15 @@ COMPILED: dict[str, Any] = {}
 
 # An engine by its family, format and further flags of `tensorfold serve`.
 Opened = Callable[..., TorchEngine]
+
+
+def names(kind: str) -> pytest.MarkDecorator:
+    """A test of each family; one process runs all tests of a kind and family, since engines are
+    opened once a process."""
+    return pytest.mark.parametrize(
+        "name",
+        [pytest.param(name, marks=pytest.mark.xdist_group(f"{kind} {name}")) for name in MADE],
+    )
 
 
 def opened(name: str, **flags: Any) -> TorchEngine:

@@ -12,10 +12,9 @@ from rich.console import Console
 from tensorfold.core.errors import StartError
 from tensorfold.tools.decode import soundness
 from tensorfold.tools.parity import parity
-from tests.device.opening import BACKEND, CAPTURED, EAGER, MADE, Opened, opened, opened_once
+from tests.device.opening import BACKEND, CAPTURED, EAGER, Opened, names, opened, opened_once
 
 DATA = Path(__file__).parents[1] / "data"
-NAMES = pytest.mark.parametrize("name", MADE)
 FORMATS = pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 pytestmark = pytest.mark.timeout(300)
 
@@ -25,12 +24,12 @@ def engine_of() -> Iterator[Opened]:
     yield from opened_once()
 
 
-@NAMES
+@names("engine")
 def test_the_arithmetic_is_the_goldens(name: str) -> None:
     assert parity(DATA / name, BACKEND, Console()) == 0
 
 
-@NAMES
+@names("engine")
 @FORMATS
 @pytest.mark.parametrize("flags", [EAGER, CAPTURED], ids=["eager", "captured"])
 def test_a_reply_does_not_show_its_company_or_its_pieces(
@@ -43,7 +42,7 @@ def test_a_reply_does_not_show_its_company_or_its_pieces(
     assert engine.info.checks["sizes:prompts"] is True
 
 
-@NAMES
+@names("engine")
 @FORMATS
 def test_captured_rounds_have_the_bits_of_rounds_run_op_by_op(
     name: str, dtype: str, engine_of: Opened

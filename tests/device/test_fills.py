@@ -17,7 +17,7 @@ from tensorfold.core.engine.graphs import Queued
 from tensorfold.core.engine.replay import stream_state
 from tensorfold.core.engine.torch_engine import TorchEngine
 from tensorfold.core.engine_api import Filled, Opening, Piece, Sampling
-from tests.device.opening import CAPTURED, MADE, Opened, opened_once
+from tests.device.opening import CAPTURED, Opened, names, opened_once
 
 pytestmark = pytest.mark.timeout(300)
 HOWS = (Sampling(), Sampling(temperature=0.8), Sampling(temperature=1.0, top_p=0.9, top_k=40))
@@ -57,7 +57,7 @@ def filled(
     return found, states
 
 
-@pytest.mark.parametrize("name", MADE)
+@names("fills")
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_captured_prompts_have_the_bits_of_prompts_that_run_as_they_are(
     name: str, dtype: str, engine_of: Opened, monkeypatch: pytest.MonkeyPatch
@@ -80,7 +80,7 @@ def test_captured_prompts_have_the_bits_of_prompts_that_run_as_they_are(
     assert sum(not shape.window for shape in runner.graphs) >= len(PACKS)
 
 
-@pytest.mark.parametrize("name", MADE)
+@names("fills")
 def test_a_replayed_prompts_unsure_draws_are_made_again_from_what_it_left(
     name: str, engine_of: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -44,7 +44,19 @@ def part(point: Point, args: tuple[Any, ...], first: int, count: int) -> list[An
     return found
 
 
-@pytest.mark.parametrize("point", POINTS, ids=lambda point: f"{point.op} {point.label}")
+# Of experts there is room for one release's at a time.
+ALONE = {True: [pytest.mark.xdist_group("experts")], False: []}
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        pytest.param(
+            point, marks=ALONE[point.op.startswith("experts")], id=f"{point.op} {point.label}"
+        )
+        for point in POINTS
+    ],
+)
 def test_rows_have_the_bits_they_have_among_all(point: Point, maker: Maker) -> None:
     if point.op.startswith("experts") and torch.cuda.mem_get_info(DEVICE)[0] < 64e9:
         pytest.skip("the release's experts need 64 GB of GPU memory")

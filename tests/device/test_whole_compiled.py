@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tensorfold.tools.decode import soundness
-from tests.device.opening import COMPILED, MADE, Opened, opened_once
+from tests.device.opening import COMPILED, Opened, names, opened_once
 
 pytestmark = [
     pytest.mark.timeout(300),
@@ -21,7 +21,7 @@ def engine_of() -> Iterator[Opened]:
     yield from opened_once()
 
 
-@pytest.mark.parametrize("name", MADE)
+@names("compiled")
 def test_a_compiled_reply_does_not_show_its_company_or_its_pieces(
     name: str, engine_of: Opened
 ) -> None:
