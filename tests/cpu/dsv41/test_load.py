@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from tensorfold.backends.cpu_reference.table import candidates
 from tensorfold.core.engine import batch, optable
 from tensorfold.core.engine.batch import Run
-from tensorfold.core.engine.compile import capturing, library_ops
+from tensorfold.core.engine.compile import capturing, fix_sizes, library_ops
 from tensorfold.core.engine.replay import replay
 from tensorfold.core.engine.state import allocate
 from tensorfold.core.engine.torch_engine import TorchEngine
@@ -124,6 +124,9 @@ def hidden_rows(ops: Ops, compiled: Callable[..., Any] | None, model: Dsv41) -> 
     spec = FAMILY.state_spec(model.config, window_rows=8)
     storage = allocate(spec, lanes=3, context=CONTEXT, kept_bytes=0, device=torch.device("cpu"))
     own = FAMILY.model(model.config, model.weights, ops, storage.buffers, compiled)
+    if compiled is not None:
+        # As a start does.
+        fix_sizes((model.weights, dict(storage.buffers), storage.table))
     seats = [storage.claim(CONTEXT) for _ in range(3)]
     found = []
     for kind, counts, starts, ahead in FORWARDS:
