@@ -189,14 +189,16 @@ def measured(
         "prompts": {},
         "rounds": {},
     }
+    text = load_text(TINY, ChatFormat(template=""), engine.info.vocab_size, ())
     if torch.cuda.is_available():
         found["copy_rate"] = clocks.copy_rate(engine.storage.table.device)
     found["rounds"] = rounds_of(options, engine, first, spied, found)
-    asyncio.run(prompts_of(options, engine, first, found["prompts"]))
-    outcome = judged(options, found)
+    for length in options.prompts:
+        found["prompts"][length] = asyncio.run(prompts_of(options, first, text, length))
+        outcome = judged(options, found)
+        if options.output is not None:
+            options.output.write_text(json.dumps(document(outcome), indent=2) + "\n")
     show(outcome, Console() if sys.stdout.isatty() else Console(width=140))
-    if options.output is not None:
-        options.output.write_text(json.dumps(document(outcome), indent=2) + "\n")
     return 0 if outcome.holds else 1
 
 
@@ -265,21 +267,21 @@ def round_seconds(options: argparse.Namespace, first: Driven, count: int) -> flo
 
 
 async def prompts_of(
-    options: argparse.Namespace, engine: TorchEngine, first: Driven, found: dict[int, Any]
-) -> None:
-    """Every prompt under every arm, over HTTP; `found` by length as it comes."""
-    text = load_text(TINY, ChatFormat(template=""), engine.info.vocab_size, ())
-    for length in options.prompts:
-        own = found[length] = {"rows": {arm: [] for arm in (WHOLE, ROWS, COST)}, "index": {}}
-        arms = ARMS if options.ranks > 1 else (WHOLE, WHOLE)
-        # The first one makes what comes once.
-        for number, arm in enumerate((WHOLE, *arms * options.passes)):
-            row = await cold(options, first, text, length, arm)
-            print(f"   {length} {arm}: {row.failed or f'{row.ttft_s:.4f} s'}", flush=True)
-            if number:
-                own["rows"][arm].append(row)
-        for arm in dict.fromkeys(arms):
-            own["index"][arm] = await index_share(options, first, text, length, arm)
+    options: argparse.Namespace, first: Driven, text: Text, length: int
+) -> dict[str, Any]:
+    """A prompt under every arm, over HTTP."""
+    own: dict[str, Any] = {"rows": {arm: [] for arm in (WHOLE, ROWS, COST)}, "index": {}}
+    arms = ARMS if options.ranks > 1 else (WHOLE, WHOLE)
+    # The first one makes what comes once.
+    for number, arm in enumerate((WHOLE, *arms * options.passes)):
+        row = await cold(options, first, text, length, arm)
+        print(f"   {length} {arm}: {row.failed or f'{row.ttft_s:.4f} s'}", flush=True)
+        if number:
+            own["rows"][arm].append(row)
+    for arm in dict.fromkeys(arms):
+        own["index"][arm] = await index_share(options, first, text, length, arm)
+        print(f"   {length} {arm}: index {own['index'][arm]} of the kernels", flush=True)
+    return own
 
 
 async def cold(

@@ -41,21 +41,21 @@ class SharedMemory:
         addresses = torch.tensor(self.handle.buffer_ptrs, dtype=torch.int64)
         self.buffers = addresses.to(device)
         self.flags = (addresses + 4 * words).to(device)
-        self.gone = own[words + flags - 1 :].view(torch.int32)
+        # Written without the driver, which may wait for a device that waits for it to be written.
+        self.gone = torch.zeros(1, dtype=torch.int32).pin_memory()
+        self.gone_at = torch.tensor([self.gone.data_ptr()], device=device)
         self.turns = torch.zeros(exchange.PROGRAMS, dtype=torch.int32, device=device)
-        self.told = torch.ones(1, dtype=torch.int32).pin_memory()
-        self.aside = torch.cuda.Stream(device)
         torch.cuda.synchronize(device)
 
     def total(self, part: Tensor, dtype: torch.dtype) -> Tensor:
         """The tree of every rank's part, of which `exchange.fits` holds."""
-        return exchange.total(part, dtype, self.buffers, self.flags, self.turns, self.rank)
+        return exchange.total(
+            part, dtype, self.buffers, self.flags, self.gone_at, self.turns, self.rank
+        )
 
     def let_go(self) -> None:
         """End every wait, now and from now on: what is added then is nothing."""
-        with torch.cuda.stream(self.aside):
-            # A copy needs no room on a device whose programs all wait.
-            self.gone.copy_(self.told, non_blocking=True)
+        self.gone.fill_(1)
 
     def waited(self) -> bool:
         """Wait for what is enqueued, not for ever; false where a rank was not heard."""

@@ -21,7 +21,7 @@ def wrapped(number: int) -> int:
 
 
 def by_program(flags: Tensor, ranks: int) -> Tensor:
-    return flags[:-1].view(exchange.PROGRAMS, ranks)
+    return flags.view(exchange.PROGRAMS, ranks)
 
 
 def addresses(*tensors: Tensor) -> Tensor:
@@ -39,6 +39,7 @@ def test_a_rank_adds_its_part_to_the_others_in_the_tree(
     buffers = [torch.full((words,), float("nan")) for _ in range(ranks)]
     flags = [torch.zeros(told, dtype=torch.int32) for _ in range(ranks)]
     turns = torch.full((exchange.PROGRAMS,), before, dtype=torch.int32)
+    gone = torch.zeros(1, dtype=torch.int32)
     halves = buffers[rank].view(2, ranks, exchange.PROGRAMS, exchange.BLOCK)
     waited = by_program(flags[rank], ranks)
     waited[:] = wrapped(before + AHEAD)
@@ -52,7 +53,7 @@ def test_a_rank_adds_its_part_to_the_others_in_the_tree(
             flat = halves[:, other].view(2, -1)
             flat[:, :size] = parts[other].flatten() if other != rank else float("nan")
         found = exchange.total(
-            parts[rank], dtype, addresses(*buffers), addresses(*flags), turns, rank
+            parts[rank], dtype, addresses(*buffers), addresses(*flags), addresses(gone), turns, rank
         )
         assert torch.equal(found, tree(parts).to(dtype))
         # Every other rank has been given the part, and told which turn it is of.
@@ -71,10 +72,12 @@ def test_nobody_is_waited_for_once_they_are_gone(before: int) -> None:
     buffers = [torch.zeros(words) for _ in range(2)]
     flags = [torch.full((told,), before, dtype=torch.int32) for _ in range(2)]
     turns = torch.full((exchange.PROGRAMS,), before, dtype=torch.int32)
-    flags[0][-1] = 1
+    gone = torch.ones(1, dtype=torch.int32)
     part = torch.ones(5000)
     for _ in range(5):
-        exchange.total(part, part.dtype, addresses(*buffers), addresses(*flags), turns, 0)
+        exchange.total(
+            part, part.dtype, addresses(*buffers), addresses(*flags), addresses(gone), turns, 0
+        )
     assert turns[0] == wrapped(before + 5)
 
 

@@ -6,8 +6,7 @@ kept from one call to the next but how often a program was here: two halves of t
 turns, and a rank writes a half again when it was told that its last turn is over everywhere.
 Turns are counted past the largest number and on from the least: only differences are looked at.
 
-P ranks; a buffer is [2, P, programs, BLOCK] in float32; its flags are [programs, P] in int32 and
-one more, which is not 0 once nobody is to be waited for.
+P ranks; a buffer is [2, P, programs, BLOCK] in float32, its flags [programs, P] in int32.
 """
 
 from __future__ import annotations
@@ -19,6 +18,8 @@ from torch import Tensor
 
 # Floats of a program, and programs that there is room for. Timed on two H200.
 BLOCK, PROGRAMS = 1024, 512
+# Looks at a flag between two at the host's memory, which is far.
+LOOKS = 64
 
 
 @triton.jit
@@ -39,17 +40,19 @@ def exchange(
     out,
     buffers,
     flags,
+    gone,
     turns,
     size,
     rank,
     P: tl.constexpr,
     BLOCK: tl.constexpr,
     PROGRAMS: tl.constexpr,
+    LOOKS: tl.constexpr,
 ):
     """out[i] = the tree of every rank's part[i].
 
-    buffers and flags hold the addresses of every rank's; turns [PROGRAMS] counts, and starts as
-    the flags of its program do.
+    buffers and flags hold the addresses of every rank's, gone that of a number which is not 0 once
+    nobody is to be waited for; turns [PROGRAMS] counts, and starts as the flags of its program do.
     """
     program = tl.program_id(0)
     turn = tl.load(turns + program) + 1
@@ -68,14 +71,17 @@ def exchange(
         told = tl.load(flags + other).to(tl.pointer_type(tl.int32))
         tl.atomic_xchg(told + program * P + rank, turn, sem="release", scope="sys")
     heard = tl.load(flags + rank).to(tl.pointer_type(tl.int32))
-    gone = heard + PROGRAMS * P
     own = heard + program * P
+    # Looked at by every thread, and taken as one: all of them go on together.
+    nobody = tl.load(gone).to(tl.pointer_type(tl.int32)) + inside * 0
     for other in tl.static_range(P):
+        looks = 0
         ahead = tl.atomic_add(own + other, 0, sem="acquire", scope="sys") - turn
         while ahead < 0:
             ahead = tl.atomic_add(own + other, 0, sem="acquire", scope="sys") - turn
-            if tl.load(gone, volatile=True) != 0:
-                ahead = 0
+            looks += 1
+            if looks % LOOKS == 0:
+                ahead = tl.where(tl.max(tl.load(nobody, volatile=True), 0) != 0, 0, ahead)
     tl.debug_barrier()
     here = tl.load(buffers + rank).to(tl.pointer_type(tl.float32))
     at = here + half + program * BLOCK + inside
@@ -86,7 +92,7 @@ def exchange(
 
 def buffer_words(ranks: int) -> tuple[int, int]:
     """Of the buffer and of its flags, 4 bytes each."""
-    return 2 * ranks * PROGRAMS * BLOCK, PROGRAMS * ranks + 1
+    return 2 * ranks * PROGRAMS * BLOCK, PROGRAMS * ranks
 
 
 def fits(part: Tensor) -> bool:
@@ -95,7 +101,13 @@ def fits(part: Tensor) -> bool:
 
 
 def total(
-    part: Tensor, dtype: torch.dtype, buffers: Tensor, flags: Tensor, turns: Tensor, rank: int
+    part: Tensor,
+    dtype: torch.dtype,
+    buffers: Tensor,
+    flags: Tensor,
+    gone: Tensor,
+    turns: Tensor,
+    rank: int,
 ) -> Tensor:
     out = part.new_empty(part.shape, dtype=dtype)
     size = part.numel()
@@ -104,12 +116,14 @@ def total(
         out,
         buffers,
         flags,
+        gone,
         turns,
         size,
         rank,
         P=len(buffers),
         BLOCK=BLOCK,
         PROGRAMS=PROGRAMS,
+        LOOKS=LOOKS,
         num_warps=4,
     )
     return out
