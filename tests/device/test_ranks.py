@@ -29,6 +29,7 @@ from tensorfold.tools.split_scenes import FULL, LANES, WINDOW, Case, check
 from tests.cpu.driving import Asked, begin, some_tokens, step, take
 from tests.cpu.ranks.running import free_port, led, on_ranks
 from tests.cpu.ranks.scenes import everything, job, replies
+from tests.device.opening import names
 
 FAMILIES = {"glm53": GLM53, "dsv41": DSV41}
 FOLDERS = Path(__file__).parents[2] / "families"
@@ -125,7 +126,7 @@ RUNS = [(EAGER, 2), (EAGER, 4), (WIDE, 4), (COMPILED, 2)]
     RUNS,
     ids=lambda given: words(given) if isinstance(given, tuple) else str(given),
 )
-@pytest.mark.parametrize("name", FAMILIES)
+@names("ranks")
 def test_ranks_on_one_gpu_give_the_bits_and_the_identity_of_one(
     name: str, flags: Flags, count: int
 ) -> None:
@@ -149,7 +150,7 @@ FLAGS = (
 
 @TWO_GPUS
 @pytest.mark.parametrize("flags", FLAGS, ids=words)
-@pytest.mark.parametrize("name", FAMILIES)
+@names("ranks")
 def test_two_ranks_give_the_bits_and_the_identity_of_one(name: str, flags: Flags) -> None:
     (one, alone), *_ = play(name, 1, flags)
     (two, first), (_, second) = play(name, 2, flags)
@@ -212,7 +213,7 @@ def over_nccl(place: Place | None, name: str, flags: dict[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize("flags", FLAGS, ids=words)
-@pytest.mark.parametrize("name", FAMILIES)
+@names("ranks")
 def test_a_group_of_one_over_nccl_gives_the_bits_of_no_group(name: str, flags: Flags) -> None:
     ((one, alone),) = play(name, 1, flags)
     ((found, identity, checks),) = on_ranks(1, over_nccl, name, dict(flags), seconds=200)
@@ -229,7 +230,7 @@ def split_on_one_gpu(place: Place, name: str) -> list[Case]:
 
 
 @pytest.mark.parametrize("count", [2, 3])
-@pytest.mark.parametrize("name", FAMILIES)
+@names("ranks")
 def test_a_split_index_changes_no_byte_of_a_state(name: str, count: int) -> None:
     for cases in on_ranks(count, split_on_one_gpu, name, seconds=250):
         assert len(cases) == 14
