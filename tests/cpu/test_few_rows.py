@@ -118,14 +118,18 @@ def test_rounded_prompts_go_on_from_pieces_and_kept_states(engine: TorchEngine) 
         assert saved is not None
         assert begun.found[0].token is None
         begun.found[0] = replace(begun.found[0], saved=replace(saved, id=0))
-        ended = run(one, [Piece(stream=1, start=first, end=len(tokens), want=1)])
+        for stream in (4, 5):
+            one.open(Opening(stream=stream, prompt=tokens[:stream], most=9))
+        others = [Piece(stream=stream, start=0, end=stream) for stream in (4, 5)]
+        # Its first row has rows before it, and a draw that is padding stands beside it.
+        ended = run(one, [Piece(stream=1, start=first, end=len(tokens), want=1), *others])
         one.close(1)
         one.open(Opening(stream=3, prompt=tokens, most=9, resume=saved))
         resumed = run(one, [Piece(stream=3, start=first, end=len(tokens), want=1)])
         assert resumed.found[0] == replace(ended.found[0], stream=3)
         found.append([begun, ended, resumed])
         one.drop(saved)
-        for stream in (2, 3):
+        for stream in (2, 3, 4, 5):
             one.close(stream)
     for own, theirs in zip(*found, strict=True):
         same(own, theirs)
