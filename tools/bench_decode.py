@@ -104,7 +104,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--peer", action="store_true", help="transformers in the same run")
     parser.add_argument("--peer-seconds", type=float, default=240)
     parser.add_argument("--bursts", action="store_true", help="8 short prompts over HTTP")
-    parser.add_argument("--turns", type=int, default=32, help="bursts of each kind and fills")
+    parser.add_argument(
+        "--turns", type=int, default=24, help="turns of bursts at every set of fills"
+    )
     parser.add_argument("--profile", action="store_true", help="time by kernel")
     parser.add_argument("--unchecked", action="store_true", help="to debug; told in every output")
     parser.add_argument("--cache-dir", default="", help="folder for compiled artifacts")

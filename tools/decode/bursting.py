@@ -35,11 +35,12 @@ from tensorfold.tools.own_command import own_command
 
 # Prompts are shorter than a grid block: nothing of an equal one is kept for the next.
 STREAMS, ROWS, TOKENS = 8, 60, 32
-# Turns in which every server has a burst of each kind before any is counted, in which comes what
-# comes once. Every other turn goes back.
-WARM = 4
-# Those that are compared most closely follow one another.
-SHOWN = ("many", "unset", "drain", "pack")
+# Turns before any is counted, in which comes what comes once.
+WARM = 2
+# Whose bursts of each kind a turn has, in order; every other turn goes back. The two that are to be
+# level have more, and stand behind one another alike.
+TURN = ("many", "unset", "drain", "drain", "unset", "unset", "drain", "pack")
+SHOWN = ("unset", "many", "drain", "pack")
 KINDS = ("equal", "different")
 MODEL = "bench"
 # Ids that a small tokenizer knows.
@@ -84,7 +85,7 @@ class Lent:
 
 
 def served(engine: TorchEngine, tokenizer: Path, turns: int) -> dict[str, dict[str, Bursts]]:
-    """So many bursts by arm and kind."""
+    """The bursts of so many turns, by arm and kind."""
     return asyncio.run(of_arms(engine, tokenizer, turns))
 
 
@@ -99,7 +100,7 @@ async def of_arms(engine: TorchEngine, tokenizer: Path, turns: int) -> dict[str,
         }
         child = await stack.enter_async_context(clients())
         for turn in range(WARM + turns):
-            for arm in SHOWN if turn % 2 else reversed(SHOWN):
+            for arm in TURN if turn % 2 else reversed(TURN):
                 for kind in KINDS:
                     one = await asked(child, f"{addresses[arm]} {kind}")
                     if turn >= WARM:
