@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from tensorfold.core.engine.graphs import Captured
+from tensorfold.core.engine.packing import Shape
+from tensorfold.core.engine.sampling import Reach
 from tensorfold.core.engine.torch_engine import TorchEngine
 from tensorfold.core.engine_api import Sampling, Window
 from tensorfold.core.settings import read
@@ -38,6 +40,10 @@ class At:
         return float(other.time - self.time)
 
 
+def shape_of(rows: int, window: int) -> Shape:
+    return Shape(rows=rows, drawn=rows, streams=1, window=window, width=64, reach=Reach(0, 0))
+
+
 def held(clock: Clock) -> Captured:
     graph: Any = clock
     return Captured(*[graph] * len(Captured._fields))
@@ -45,16 +51,19 @@ def held(clock: Clock) -> Captured:
 
 def test_a_gap_is_from_the_end_of_a_replay_to_the_start_of_the_next() -> None:
     clock = Clock()
-    graphs: dict[Any, Captured] = {"one": held(clock), "other": held(clock)}
+    one, other, prompt = shape_of(2, 1), shape_of(4, 1), shape_of(64, 0)
+    graphs = {shape: held(clock) for shape in (one, other, prompt)}
     plain = dict(graphs)
     unused = [gaps.Replay(At(clock), At(clock)) for _ in range(4)]
     with gaps.marking(graphs, None, unused) as replays:
-        for name, between in (("one", 0.1), ("other", 0.2), ("one", 0.9), ("one", 5.0)):
-            graphs[name].graph.replay()
+        # A prompt is no round.
+        graphs[prompt].graph.replay()
+        for shape, between in ((one, 0.1), (other, 0.2), (one, 0.9), (one, 5.0)):
+            graphs[shape].graph.replay()
             clock.now += between
         # There are no more events: it is replayed all the same.
-        graphs["one"].graph.replay()
-    assert clock.now == pytest.approx(5 * 3.0 + 6.2)
+        graphs[one].graph.replay()
+    assert clock.now == pytest.approx(6 * 3.0 + 6.2)
     assert graphs == plain
     found = gaps.summed(replays, streams=2, how="greedy", over=gaps.BARE)
     assert found.counted == 3

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from tensorfold.core.engine.graphs import Captured, Queued
+from tensorfold.core.engine.packing import Shape
 from tensorfold.core.engine.torch_engine import TorchEngine
 from tensorfold.core.engine_api import Sampling
 from tensorfold.core.lane_host.host import Host
@@ -97,11 +98,14 @@ class Marked:
 
 @contextmanager
 def marking(
-    graphs: dict[Any, Captured], stream: Any, unused: list[Replay]
+    graphs: dict[Shape, Captured], stream: Any, unused: list[Replay]
 ) -> Iterator[list[Replay]]:
-    """Have the graphs that are there marked while inside; gives their replays in order."""
+    """Have the graphs of rounds that are there marked while inside; gives their replays in order.
+
+    Prompts are captured too, and are nobody's round.
+    """
     replays: list[Replay] = []
-    plain = dict(graphs)
+    plain = {shape: held for shape, held in graphs.items() if shape.window}
     for shape, held in plain.items():
         marked: Any = Marked(held.graph, stream, unused, replays)
         graphs[shape] = held._replace(graph=marked)
