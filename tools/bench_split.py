@@ -50,7 +50,7 @@ from tensorfold.tools.decode.profiling import index_kernels, kernels
 from tensorfold.tools.decode.ranked import Spied, exchange_seconds, likely_words
 from tensorfold.tools.decode.split_figures import ARMS, WHOLE, judged
 from tensorfold.tools.launch import given_place, launched, tether
-from tensorfold.tools.sim.report import document, show
+from tensorfold.tools.sim.report import Outcome, document, show
 
 POSITION, ROOM, REPLY = 2048, 256, 4
 TINY = Path(__file__).parents[1] / "families" / "glm53" / "tiny"
@@ -193,11 +193,28 @@ def measured(
     if torch.cuda.is_available():
         found["copy_rate"] = clocks.copy_rate(engine.storage.table.device)
     found["rounds"] = rounds_of(options, engine, first, spied, found)
-    for length in options.prompts:
-        found["prompts"][length] = asyncio.run(prompts_of(options, first, text, length))
+    arms = tuple(dict.fromkeys(ARMS)) if options.ranks > 1 else (WHOLE,)
+
+    def judge() -> Outcome:
         outcome = judged(options, found)
         if options.output is not None:
             options.output.write_text(json.dumps(document(outcome), indent=2) + "\n")
+        return outcome
+
+    for number, length in enumerate(options.prompts):
+        # The first ones make what comes once.
+        for arm in arms if not number else (WHOLE,):
+            asyncio.run(cold(options, first, text, length, arm))
+        rows = asyncio.run(prompts_of(options, first, text, length))
+        found["prompts"][length] = {"rows": rows, "index": {}}
+        judge()
+    # What looks at kernels may slow those that come after.
+    for length in options.prompts:
+        for arm in arms:
+            share = asyncio.run(index_share(options, first, text, length, arm))
+            found["prompts"][length]["index"][arm] = share
+            print(f"   {length} {arm}: index {share} of the kernels", flush=True)
+    outcome = judge()
     show(outcome, Console() if sys.stdout.isatty() else Console(width=140))
     return 0 if outcome.holds else 1
 
@@ -268,19 +285,13 @@ def round_seconds(options: argparse.Namespace, first: Driven, count: int) -> flo
 
 async def prompts_of(
     options: argparse.Namespace, first: Driven, text: Text, length: int
-) -> dict[str, Any]:
+) -> dict[str, list[bench_cache.Row]]:
     """A prompt under every arm, over HTTP."""
-    own: dict[str, Any] = {"rows": {arm: [] for arm in (WHOLE, ROWS, COST)}, "index": {}}
-    arms = ARMS if options.ranks > 1 else (WHOLE, WHOLE)
-    # The first one makes what comes once.
-    for number, arm in enumerate((WHOLE, *arms * options.passes)):
+    own: dict[str, list[bench_cache.Row]] = {arm: [] for arm in (WHOLE, ROWS, COST)}
+    for arm in (ARMS if options.ranks > 1 else (WHOLE, WHOLE)) * options.passes:
         row = await cold(options, first, text, length, arm)
         print(f"   {length} {arm}: {row.failed or f'{row.ttft_s:.4f} s'}", flush=True)
-        if number:
-            own["rows"][arm].append(row)
-    for arm in dict.fromkeys(arms):
-        own["index"][arm] = await index_share(options, first, text, length, arm)
-        print(f"   {length} {arm}: index {own['index'][arm]} of the kernels", flush=True)
+        own[arm].append(row)
     return own
 
 
