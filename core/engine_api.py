@@ -182,7 +182,9 @@ class Filled:
 class Window:
     """One stream's rows in a round: row 0 the pending token, `forced` tokens, then guesses.
 
-    `masks` holds one vocabulary mask a row (or none for a row), or is empty.
+    `masks` holds one vocabulary mask a row (or none for a row), or is empty. With `goes_on` the
+    stream's next window, unless it is closed, is the token that comes of this one, alone, with
+    nothing asked: an engine may run it before it is asked for. It changes no result.
     """
 
     stream: int
@@ -190,6 +192,7 @@ class Window:
     forced: int = 0
     want: int = 0
     masks: tuple[bytes | None, ...] = ()
+    goes_on: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

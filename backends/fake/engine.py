@@ -29,13 +29,15 @@ Result = TypeVar("Result", Filled, Landed)
 
 
 class FakeStream:
-    """An open stream: the rows in its cache with their sum, and the token that is not in it yet."""
+    """An open stream: the rows in its cache with their sum, the token that is not in it yet, and
+    whether its last window said that it goes on."""
 
     def __init__(self, opening: Opening, cached: Sequence[int]) -> None:
         self.opening = opening
         self.cache = list(cached)
         self.total = sum(cached)
         self.pending: int | None = None
+        self.goes_on = False
 
     @property
     def claimed(self) -> int:
@@ -230,6 +232,8 @@ class FakeEngine:
             self.must(window.forced < len(window.tokens), "%s forces more than it has", window)
             self.must(len(window.masks) in (0, len(window.tokens)), "%s: masks by row", window)
             self.must(window.want <= info.drafts, "%s wants too many drafts", window)
+            plain = Window(stream=window.stream, tokens=window.tokens[:1])
+            self.must(not stream.goes_on or window == plain, "%s was not to ask anything", window)
 
     # -- storage -------------------------------------------------------------------------------
 
@@ -301,7 +305,7 @@ class FakeEngine:
             if token != following:
                 break
         stream.roll_back(base + len(tokens))
-        stream.pending = tokens[-1]
+        stream.pending, stream.goes_on = tokens[-1], window.goes_on
         guesses = self.guesses(stream, window.want)
         return Landed(
             stream=window.stream,

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from tensorfold.core.engine.packing import Buckets, Shape
-from tensorfold.core.engine.runner import Run, Wait
+from tensorfold.core.engine.runner import Ready, Run, Wait
 
 # Runs before a capture: kernels are compiled and loaded, and libraries take their workspaces. A
 # prompt's shape has been run once when it comes again.
@@ -52,20 +52,32 @@ class Queued:
     def run(
         self, words: np.ndarray, step: Run, shape: Shape | None, idle: Callable[[], np.ndarray]
     ) -> Wait:
-        if shape is None or not self.captured:
-            return self.enqueue(words, step)
+        ready = None if shape is None else self.ready(words, step, shape, idle)
+        return self.enqueue(words, step) if ready is None else ready()
+
+    def ready(
+        self, words: np.ndarray, step: Run, shape: Shape, idle: Callable[[], np.ndarray]
+    ) -> Ready | None:
+        """A graph's words are its own; steps that are not captured share theirs."""
+        if not self.captured:
+            return None
         held = self.graphs.get(shape)
         if held is None:
             if not shape.window and shape not in self.met:
                 # Many sizes of prompts come once.
                 self.met.add(shape)
-                return self.enqueue(words, step)
+                return None
             tries = TRIES if shape.window else TRIES - 1
             held = self.graphs[shape] = self.capture(step, idle(), tries)
-        held.given[:] = words
-        held.graph.replay()
-        self.done.record(self.stream)
-        return held.wait
+        (graph, given, wait, _), done, stream = held, self.done, self.stream
+
+        def replay() -> Wait:
+            given[:] = words
+            graph.replay()
+            done.record(stream)
+            return wait
+
+        return replay
 
     @torch.inference_mode()
     def enqueue(self, words: np.ndarray, step: Run) -> Wait:

@@ -38,6 +38,7 @@ class Order(NamedTuple):
 
 # What a window asks for beside its tokens: how many it has, drafts, forced tokens, masks.
 AskedBy = tuple[int, int, int, tuple[bytes | None, ...]]
+PLAIN: AskedBy = (1, 0, 0, ())
 
 
 class Moving(NamedTuple):
@@ -139,12 +140,9 @@ class KeptRound:
             own_N = position_R if to.noisy_N is None else position_R.take(to.noisy_N)
             noise.write_keys(to.begin_N, own_N, to.key_N)
 
-    def tell(self, windows: Sequence[Window]) -> None:
-        """Write which tokens the rows are."""
-        if self.moving.stream_R is None:
-            self.moving.id_R[:] = [window.tokens[0] for window in windows]
-        else:
-            self.moving.id_R[:] = [token for window in windows for token in window.tokens]
+    def tell(self, tokens: Sequence[int]) -> None:
+        """Write which tokens the rows are, in order."""
+        self.moving.id_R[:] = tokens
 
 
 @dataclass(kw_only=True, slots=True)
@@ -187,6 +185,15 @@ class Ordering:
             kept = self.kept = self.fresh(kept.own, kept.asked, starts, exact=False)
         kept.place(starts)
 
+    def foreseen(self, own: list[Stream]) -> KeptRound | None:
+        """The round of a further row of each of these streams, if its words are there but for the
+        tokens and nothing is asked beside them."""
+        kept = self.kept
+        if kept is None or kept.own != own or kept.moving.stream_R is not None:
+            return None
+        plain = all(asks == PLAIN for asks in kept.asked)
+        return kept if plain and kept.placed == [stream.rows + 1 for stream in own] else None
+
     def round(self, windows: Sequence[Window], coming: Coming, exact: bool = False) -> Order:
         """`exact`: every draw reaches the whole vocabulary."""
         kept = self.kept
@@ -201,7 +208,10 @@ class Ordering:
                     self.kept = kept
             kept.place(starts)
         assert kept is not None
-        kept.tell(windows)
+        if kept.moving.stream_R is None:
+            kept.tell([window.tokens[0] for window in windows])
+        else:
+            kept.tell([token for window in windows for token in window.tokens])
         return kept.order
 
     def serves(self, kept: KeptRound, coming: Coming, starts: Sequence[int]) -> bool:

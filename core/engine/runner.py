@@ -13,8 +13,11 @@ from tensorfold.core.engine.packing import Buckets, Shape
 
 # A step of one shape: words to words.
 Run = Callable[[Tensor], Tensor]
-# Waits for a step and gives its words on the host, valid until the next step is run.
+# Waits for a step and gives its words on the host, valid until the next step is run; of one that
+# was made ready, until the next one of its shape is.
 Wait = Callable[[], np.ndarray]
+# Runs a step on what its words hold by now.
+Ready = Callable[[], Wait]
 
 
 class Rounds(NamedTuple):
@@ -27,10 +30,12 @@ class Rounds(NamedTuple):
 
 
 class Runner(Protocol):
-    """Runs steps, one at a time: the next is run when the last was waited for.
+    """Runs steps, one at a time and in order.
 
     `queued` tells whether `run` returns before the work is done; then the engine runs a step at
-    launch and waits at landing. `buckets` are the sizes that it wants rounds rounded to.
+    launch and waits at landing. The next is run when the last was waited for, but for a step that
+    was made `ready`: behind it others may be run first. `buckets` are the sizes that it wants
+    rounds rounded to.
     """
 
     queued: bool
@@ -44,6 +49,15 @@ class Runner(Protocol):
         Steps of an equal `shape` are the same operations on equal sizes, and may be captured and
         replayed after; with none the step is run as it is. `idle` gives words of that
         shape that touch no stream, on which a step may be tried before it is captured.
+        """
+        ...
+
+    def ready(
+        self, words: np.ndarray, step: Run, shape: Shape, idle: Callable[[], np.ndarray]
+    ) -> Ready | None:
+        """As `run`, with all done but what has to be done once the words are what they should be.
+
+        None where steps of this shape share what they write with others.
         """
         ...
 
@@ -62,3 +76,8 @@ class AtOnce:
         with torch.inference_mode():
             out = step(torch.from_numpy(words))
         return lambda: out.numpy()
+
+    def ready(
+        self, words: np.ndarray, step: Run, shape: Shape, idle: Callable[[], np.ndarray]
+    ) -> None:
+        return None

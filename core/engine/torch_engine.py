@@ -6,20 +6,22 @@ that what is delivered between launch and landing has left before it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar, cast
+from collections.abc import Callable, Mapping, Sequence, Sized
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from tensorfold.core.engine import landing, noise
+from tensorfold.core.engine.ahead import Ahead, Launched
 from tensorfold.core.engine.asking import Limits, Stream
 from tensorfold.core.engine.drafting import BlockDrafting, Drafting, Place
+from tensorfold.core.engine.flight import OpenFlight
 from tensorfold.core.engine.group import Group
-from tensorfold.core.engine.ordering import Coming, Ordering
+from tensorfold.core.engine.ordering import Coming, Order, Ordering
 from tensorfold.core.engine.packing import Exact, Shape, Sizes
 from tensorfold.core.engine.prompting import Prompting
-from tensorfold.core.engine.runner import AtOnce, Runner
+from tensorfold.core.engine.runner import AtOnce, Run, Runner
 from tensorfold.core.engine.state import Kept, Storage
 from tensorfold.core.engine.step import Step
 from tensorfold.core.engine.table_files import TableFile
@@ -38,27 +40,6 @@ from tensorfold.core.engine_api import (
 from tensorfold.core.errors import Refused
 from tensorfold.core.family_api import BlockDrafter, Drafter, Model, ReadsAhead
 from tensorfold.core.share import Share
-
-Result = TypeVar("Result")
-
-
-class OpenFlight(Generic[Result]):
-    """A flight: `launch` gives what lands it. It is called at once where the device has a queue."""
-
-    def __init__(
-        self, engine: TorchEngine, launch: Callable[[], Callable[[], list[Result]]]
-    ) -> None:
-        self.engine = engine
-        self.launch = launch
-        self.finish: Callable[[], list[Result]] | None = None
-        if engine.runner.queued:
-            self.finish = launch()
-
-    def land(self) -> Sequence[Result]:
-        assert self.engine.flying is self, "this flight has landed"
-        self.engine.flying = None
-        finish = self.finish or self.launch()
-        return finish()
 
 
 class TorchEngine:
@@ -93,6 +74,7 @@ class TorchEngine:
         self.streams: dict[int, Stream] = {}
         self.flying: object | None = None
         self.redone = 0
+        self.ahead = Ahead()
         # What the last round's draws needed, to be learned from.
         self.needed: landing.Needed | None = None
         self.runner = runner or AtOnce(Exact(tile))
@@ -257,15 +239,38 @@ class TorchEngine:
 
     def round(self, windows: Sequence[Window]) -> Flight[Landed]:
         assert self.flying is None, "one flight is open at a time"
-        coming = self.ordering.coming(self.streams, windows)
-        if not coming.foreseen:
-            self.check_windows(windows)
         self.check_files()
-        flight = OpenFlight(self, lambda: self.launch_round(windows, coming))
+        ahead = self.ahead.taken(windows, self.streams)
+        if ahead is not None:
+            flight = OpenFlight(self, lambda: self.join_round(windows, ahead))
+        else:
+            if self.ahead.round is not None:
+                self.land_ahead(self.ahead.round)
+            given = self.ahead.given(windows)
+            rest = [window for window in windows if window.stream not in given]
+            coming = self.ordering.coming(self.streams, rest)
+            if not coming.foreseen:
+                self.check_windows(rest, given)
+            flight = OpenFlight(self, lambda: self.launch_round(windows, rest, coming, given))
         self.flying = flight
         return flight
 
-    def check_windows(self, windows: Sequence[Window]) -> None:
+    def join_round(self, windows: Sequence[Window], ahead: Launched) -> Callable[[], list[Landed]]:
+        """The flight of a round that is under way; what has time beside it is done now."""
+        self.look_ahead()
+        goes_on = len(windows) == len(ahead.windows) and all(one.goes_on for one in windows)
+        asked = {window.stream for window in windows}
+        return lambda: [
+            landed for landed in self.finish_round(ahead, goes_on) if landed.stream in asked
+        ]
+
+    def land_ahead(self, ahead: Launched) -> None:
+        """Wait for a round that runs ahead where another one is asked for."""
+        self.ahead.round = None
+        self.teach()
+        self.ahead.keep(ahead, self.land_windows(ahead, ahead.wait()), self.streams)
+
+    def check_windows(self, windows: Sequence[Window], given: Sized) -> None:
         rows = 0
         for window in windows:
             stream, own = self.streams[window.stream], len(window.tokens)
@@ -274,60 +279,112 @@ class TorchEngine:
             assert stream.rows >= len(stream.opening.prompt), (window, stream.rows)
             # Storage is claimed for the prompt and the reply; the last token needs no row.
             assert stream.rows + own <= stream.end, (window, stream.rows)
-        assert 0 < rows <= self.info.round_rows, (rows, self.info.round_rows)
+        assert rows or given, "a round has rows"
+        assert rows <= self.info.round_rows, (rows, self.info.round_rows)
 
-    def launch_round(self, windows: Sequence[Window], coming: Coming) -> Callable[[], list[Landed]]:
-        wait = self.launch_windows(windows, coming, exact=False)
+    def launch_round(
+        self,
+        windows: Sequence[Window],
+        rest: Sequence[Window],
+        coming: Coming,
+        given: Mapping[int, Landed],
+    ) -> Callable[[], list[Landed]]:
+        """Run the `rest` of the windows, whose results are not there yet."""
+        if not rest:
+            return lambda: [given[window.stream] for window in windows]
+        launched = self.launch_windows(rest, coming, exact=False)
+        if not given:
+            goes_on = all(window.goes_on for window in windows)
+            return lambda: self.finish_round(launched, goes_on)
 
         def finish() -> list[Landed]:
-            found = wait()
-            if None in found:
-                # Their state is as it was: the same windows again, every draw sure.
-                held = [window for window, one in zip(windows, found, strict=True) if one is None]
-                self.redone += len(held)
-                sure = self.launch_windows(
-                    held, self.ordering.coming(self.streams, held), exact=True
-                )
-                again = iter(sure())
-                found = [next(again) if one is None else one for one in found]
-            return cast("list[Landed]", found)
+            found = {**given, **{one.stream: one for one in self.finish_round(launched, False)}}
+            return [found[window.stream] for window in windows]
 
         return finish
 
-    def launch_windows(
-        self, windows: Sequence[Window], coming: Coming, *, exact: bool
-    ) -> Callable[[], list[Landed | None]]:
+    def finish_round(self, launched: Launched, goes_on: bool) -> list[Landed]:
+        """Wait for a round and give its results; its next one is launched first if all go on."""
+        next_round = self.next_round(launched) if goes_on else None
+        words = launched.wait()
+        if next_round is not None:
+            words = next_round(words)
+        found = self.land_windows(launched, words)
+        if None in found:
+            # Their state is as it was: the same windows again, every draw sure.
+            held = [
+                window
+                for window, stream, one in zip(launched.windows, launched.own, found, strict=True)
+                if one is None and self.streams.get(window.stream) is stream
+            ]
+            self.redone += len(held)
+            again = {}
+            if held:
+                coming = self.ordering.coming(self.streams, held)
+                sure = self.launch_windows(held, coming, exact=True)
+                again = {one.stream: one for one in self.land_windows(sure, sure.wait()) if one}
+            found = [
+                again.get(window.stream) if one is None else one
+                for window, one in zip(launched.windows, found, strict=True)
+            ]
+        return [landed for landed in found if landed is not None]
+
+    def next_round(self, launched: Launched) -> Callable[[np.ndarray], np.ndarray] | None:
+        """What launches the round after one, if it is all foreseen, on that one's words. Gives them
+        where they last: those of a replay are written by the next."""
+        kept = self.ordering.foreseen(launched.own)
+        if kept is None or not self.model.captures or self.files:
+            return None
+        ready = self.runner.ready(kept.order.words, *self.step_of(kept.order))
+        return None if ready is None else self.ahead.launching(launched, kept, ready)
+
+    def launch_windows(self, windows: Sequence[Window], coming: Coming, *, exact: bool) -> Launched:
         order = self.ordering.round(windows, coming, exact)
-        wait = self.runner.run(
-            order.words,
+        step, shape, idle = self.step_of(order)
+        captures = self.model.captures and not exact
+        wait = self.runner.run(order.words, step, shape if captures else None, idle)
+        if exact:
+            self.teach()
+        else:
+            self.look_ahead()
+        return Launched(order, windows, coming.own, wait)
+
+    def step_of(self, order: Order) -> tuple[Run, Shape, Callable[[], np.ndarray]]:
+        return (
             lambda words: self.step.round(words, order.shape),
-            None if exact or not self.model.captures else order.shape,
+            order.shape,
             lambda: self.ordering.idle(order.shape),
         )
-        # What has time while the device works is done now, and not between two rounds.
+
+    def look_ahead(self) -> None:
+        """What has time while the device works is done then, and not between two rounds."""
+        self.teach()
+        self.ordering.foresee()
+
+    def teach(self) -> None:
         if self.needed is not None:
             self.needed.teach()
             self.needed = None
-        if not exact:
-            self.ordering.foresee()
 
-        def land() -> list[Landed | None]:
-            found, needed = landing.landed(order, wait(), coming.own, windows, self.block)
-            if needed is not None:
-                self.needed = needed
-            return found
-
-        return land
+    def land_windows(self, launched: Launched, words: np.ndarray) -> list[Landed | None]:
+        """Results, none for a window whose draw was unsure."""
+        order, windows, own, _ = launched
+        found, needed = landing.landed(order, words, own, windows, self.block)
+        if needed is not None:
+            self.needed = needed
+        return found
 
     def drop(self, saved: Saved) -> None:
         self.storage.drop(saved.id)
 
     def close(self, stream: int) -> None:
         assert self.flying is None, "a flight is open"
+        self.ahead.forget(stream)
         self.storage.release(self.streams.pop(stream).seat)
 
     def memory(self) -> Memory:
         return self.storage.memory()
 
     def shutdown(self) -> None:
+        self.ahead = Ahead()
         self.streams.clear()

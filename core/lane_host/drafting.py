@@ -69,11 +69,19 @@ class Drafting:
 
     # -- before a round ------------------------------------------------------------------------
 
-    def windows(self, replies: Sequence[Reply]) -> list[Window]:
-        """One window a stream that takes part, in order."""
+    def windows(self, replies: Sequence[Reply], at_rest: bool = False) -> list[Window]:
+        """One window a stream that takes part, in order. `at_rest`: no prompt is to go in before
+        the next round."""
         beside = [reply for reply in replies if reply.guessing is not None or reply.coming]
         if not beside and len(replies) <= self.info.round_rows:
-            return [Window(stream=reply.stream, tokens=(reply.pending,)) for reply in replies]
+            return [
+                Window(
+                    stream=reply.stream,
+                    tokens=(reply.pending,),
+                    goes_on=at_rest and reply.left > 1 and reply.job.forces is nothing,
+                )
+                for reply in replies
+            ]
         offers = [self.offer(reply) for reply in replies]
         extra = 0.0
         if self.has_sources and self.costs.rows:

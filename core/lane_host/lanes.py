@@ -64,6 +64,10 @@ class Lanes:
     def busy(self) -> bool:
         return bool(self.live or self.line or len(self.queue))
 
+    def at_rest(self) -> bool:
+        """Whether no prompt goes in, or could, before the next round."""
+        return not self.line and not (len(self.queue) and self.has_seat())
+
     # -- admission -----------------------------------------------------------------------------
 
     def admit(self) -> bool:

@@ -194,7 +194,7 @@ class Turns:
         live = self.lanes.live
         if not live:
             return
-        batch = self.drafting.windows(list(live.values()))
+        batch = self.drafting.windows(list(live.values()), self.lanes.at_rest())
         began = self.clock()
         results = self.fly(self.lanes.engine.round, batch)
         if results is None:

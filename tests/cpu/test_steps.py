@@ -73,6 +73,9 @@ class Replayed:
             self.replays += 1
         return lambda: out.numpy()
 
+    def ready(self, *args: Any) -> None:
+        return None
+
 
 def test_a_captured_step_replays_every_round_of_its_shape(
     engine: TorchEngine, wanted: dict[str, list[Landed]]

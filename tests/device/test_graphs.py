@@ -11,6 +11,7 @@ from torch import Tensor
 
 from tensorfold.core.engine.graphs import Queued
 from tensorfold.core.engine.packing import Powers, Shape
+from tensorfold.core.engine.runner import Ready, Wait
 from tensorfold.core.engine.sampling import Reach
 
 DEVICE = torch.device("cuda", 0)
@@ -102,3 +103,28 @@ def test_a_replay_alone_takes_the_words_there_and_back() -> None:
     held.graph.replay()
     torch.cuda.synchronize()
     assert held.wait().tolist() == [14, 14, 14, 14, 14, 45]
+
+
+def test_what_a_captured_step_gives_lasts_while_others_run_behind_it() -> None:
+    runner = Queued(DEVICE, Powers(tile=1, most_rows=8, most_window=4), captured=True)
+    step = counting(torch.zeros(1, dtype=torch.int64, device=DEVICE), [])
+
+    def run(count: int, shape: Shape | None) -> Wait:
+        words = np.arange(count) + 1
+        return runner.run(words, step, shape, lambda: np.zeros(count, np.int64))
+
+    def ready() -> Ready:
+        found = runner.ready(given, step, shape_of(5), lambda: np.zeros(5, np.int64))
+        assert found is not None
+        return found
+
+    given = np.zeros(5, np.int64)
+
+    with torch.inference_mode():
+        for _ in range(3):
+            go, given[:] = ready(), np.arange(5) + 1
+            total = int(step(torch.zeros(1, dtype=torch.int64, device=DEVICE))[-1])
+            ahead, behind, other = go(), run(300, None), run(3, shape_of(3))
+            assert other().tolist() == [2, 4, 6, total + 15 + 45150 + 6]
+            assert behind()[-1] == total + 15 + 45150
+            assert ahead().tolist() == [2, 4, 6, 8, 10, total + 15]

@@ -239,6 +239,20 @@ def test_a_window_that_does_not_fit_its_stream_is_caught(window: Window) -> None
         made.round([window])
 
 
+@pytest.mark.parametrize("slip", [{"tokens": (1, 2)}, {"want": 1}, {"masks": (None,)}])
+def test_a_window_asks_nothing_where_the_one_before_said_that_its_stream_goes_on(
+    slip: dict[str, Any],
+) -> None:
+    made = engine()
+    (token,) = went_in(made, opening())
+    (landed,) = made.round([Window(stream=1, tokens=(token,), goes_on=True)]).land()
+    asked = Window(stream=1, tokens=landed.tokens)
+    with pytest.raises(AssertionError, match="was not to ask"):
+        made.round([replace(asked, **{**slip, "tokens": landed.tokens + slip.get("tokens", ())})])
+    made.round([asked]).land()
+    made.round([replace(asked, tokens=(made.streams[1].pending,), want=1)]).land()
+
+
 def test_a_window_never_runs_past_its_reply() -> None:
     made = engine()
     assert went_in(made, opening(most=3)) == [44]

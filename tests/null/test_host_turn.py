@@ -1,6 +1,7 @@
 """The plain turn: what runs when, what leaves when, and where a reply ends."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -312,3 +313,49 @@ def test_the_reply_is_the_formula() -> None:
     assert solo(made) == history[5:]
     opening = Opening(stream=0, prompt=(1,), most=9, sampling=Sampling(temperature=1.0), seed=4)
     assert model.reply(opening, 9) != model.reply(Opening(stream=0, prompt=(1,), most=9), 9)
+
+
+def goes_on(rig: Rig) -> list[list[bool]]:
+    """By round, what each window says of its stream."""
+    calls = [call for call in rig.calls if call.kind == "round"]
+    return [[window.goes_on for window in call.windows] for call in calls]
+
+
+def test_streams_go_on_until_their_last_window_while_no_prompt_could_go_in() -> None:
+    rig = Rig(lanes=2)
+    # The third one waits for a lane, which nobody can foresee to be free.
+    rig.submit(job(1, most=4), job(2, most=5), job(4, most=3))
+    rig.run()
+    rig.check()
+    assert goes_on(rig) == [[True, True]] * 2 + [[False, True]] * 2 + [[False]]
+
+
+@pytest.mark.parametrize(
+    ("options", "fields"),
+    [
+        # A prompt that goes in piece by piece, and one that waits for room beside a free lane.
+        ({"fills": {"fill_chunks": 1}, "chunk_rows": 64}, {"rows": 300}),
+        ({"room_lanes": 1}, {}),
+    ],
+)
+def test_a_prompt_that_goes_in_or_could_is_not_made_to_wait_for_a_round_ahead(
+    options: dict[str, Any], fields: dict[str, Any]
+) -> None:
+    rig = Rig(lanes=2, **options)
+    rig.submit(job(1, most=5), job(2, **fields))
+    rig.run()
+    rig.check()
+    rounds = goes_on(rig)
+    assert rounds[:4] == [[False]] * 4
+    assert any(map(any, rounds[4:]))
+
+
+@pytest.mark.parametrize("fields", [{"forces": lambda tokens: ()}, {"draft": True}])
+def test_a_stream_that_may_ask_more_does_not_say_that_it_goes_on(fields: dict[str, Any]) -> None:
+    rig = Rig(lanes=2, drafts=2 if "draft" in fields else 0)
+    rig.submit(job(1, most=20, draft=False), job(2, most=10, **{"draft": False, **fields}))
+    rig.run()
+    rig.check()
+    rounds = goes_on(rig)
+    assert not any(going[-1] for going in rounds if len(going) == 2)
+    assert rounds[-2] == [True]

@@ -1,9 +1,9 @@
 """The gap between two rounds: from the end of one graph's replay to the start of the next.
 
 Events are recorded on the device right before and right behind each replay, so a gap holds all
-that the device waits for: words that cross, the wait, landing, the lane host's turn, the next
-launch. The rounds are those of a bare loop over the engine's calls, or of the lane host on its own
-thread with its readers on an event loop beside it.
+that the device waits for: words that cross, the wait, the next launch, and landing and the lane
+host's turn where that waits for them. The rounds are those of a bare loop over the engine's calls,
+or of the lane host on its own thread with its readers on an event loop beside it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import torch
 from tensorfold.core.engine.graphs import Captured, Queued
 from tensorfold.core.engine.packing import Shape
 from tensorfold.core.engine.torch_engine import TorchEngine
-from tensorfold.core.engine_api import Sampling
+from tensorfold.core.engine_api import Sampling, Window
 from tensorfold.core.lane_host.host import Host
 from tensorfold.core.lane_host.stream import LENGTH, Job
 from tensorfold.core.server.mailroom import Mailroom
@@ -179,6 +179,7 @@ def unused_events(count: int, stream: Any) -> list[Replay]:
 
 
 def bare(engine: TorchEngine, streams: int, rows: int, count: int, how: How) -> None:
+    """Rounds of streams that go on with what they draw, which say so as a lane host's do."""
     lives = [
         rounds.begun(engine, stream, rows, count + 2, sampling=how.sampling, logprobs=how.logprobs)[
             0
@@ -186,8 +187,13 @@ def bare(engine: TorchEngine, streams: int, rows: int, count: int, how: How) -> 
         for stream in range(streams)
     ]
     try:
-        for _ in range(count):
-            rounds.one_round(engine, lives)
+        pending = [live.tokens[live.rows : live.rows + 1] for live in lives]
+        for left in reversed(range(count)):
+            windows = [
+                Window(stream=live.stream, tokens=tuple(tokens), goes_on=left > 0)
+                for live, tokens in zip(lives, pending, strict=True)
+            ]
+            pending = [landed.tokens for landed in engine.round(windows).land()]
     finally:
         for live in lives:
             engine.close(live.stream)
