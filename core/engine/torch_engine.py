@@ -333,7 +333,8 @@ class TorchEngine:
         """What launches the round after one, if it is all foreseen, on that one's words. Gives them
         where they last: those of a replay are written by the next."""
         kept = self.ordering.foreseen(launched.own)
-        if kept is None or not self.model.captures or self.files:
+        # Ranks would have to end a round ahead together, whatever becomes of them.
+        if kept is None or not self.model.captures or self.files or self.group is not None:
             return None
         ready = self.runner.ready(kept.order.words, *self.step_of(kept.order))
         return None if ready is None else self.ahead.launching(launched, kept, ready)
@@ -386,5 +387,7 @@ class TorchEngine:
         return self.storage.memory()
 
     def shutdown(self) -> None:
-        self.ahead = Ahead()
+        if self.ahead.round is not None:
+            self.ahead.round.wait()
+            self.ahead = Ahead()
         self.streams.clear()

@@ -273,14 +273,27 @@ def test_what_breaks_the_word_that_a_stream_goes_on_is_an_error(
     engine.close(1)
 
 
-@pytest.mark.parametrize("runs_apart", [True, False])
-def test_steps_that_share_their_words_are_not_run_ahead_of_others(
-    engines: tuple[TorchEngine, TorchEngine], runs_apart: bool
+@pytest.mark.parametrize("what", ["alone", "words shared", "ranks"])
+def test_neither_ranks_nor_steps_that_share_their_words_run_ahead(
+    engines: tuple[TorchEngine, TorchEngine], what: str
 ) -> None:
     runner = Shared(engines[0])
-    runner.apart = runs_apart
+    runner.apart = what != "words shared"
+    engine = rebuilt(engines[0], runner=runner)
+    engine.group = cast("Any", "some") if what == "ranks" else None
+    engine.round([begun(engine, 1)]).land()
+    assert (engine.ahead.round is not None) == (what == "alone")
+    assert runner.runs == (3 if what == "alone" else 2)
+    engine.close(1)
+
+
+def test_an_engine_is_shut_down_behind_the_round_that_runs_ahead(
+    engines: tuple[TorchEngine, TorchEngine],
+) -> None:
+    runner = Shared(engines[0])
     engine = rebuilt(engines[0], runner=runner)
     engine.round([begun(engine, 1)]).land()
-    assert (engine.ahead.round is not None) == runs_apart
-    assert runner.runs == (3 if runs_apart else 2)
     engine.close(1)
+    assert len(runner.waited) == runner.runs - 1
+    engine.shutdown()
+    assert len(runner.waited) == runner.runs
