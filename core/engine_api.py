@@ -219,10 +219,18 @@ class Memory:
     peak: int
 
 
-class Flight(Protocol, Generic[Result]):
-    """Work that was enqueued; `land()` waits and gives one result a piece or window, in order."""
+def nobody() -> bool:
+    return False
 
-    def land(self) -> Sequence[Result]: ...
+
+class Flight(Protocol, Generic[Result]):
+    """Work that was enqueued; `land()` waits and gives one result a piece or window, in order.
+
+    `waits` is asked once the work is done: whether a prompt that has come meanwhile waits for the
+    device. An engine runs no round then before it is asked for.
+    """
+
+    def land(self, waits: Callable[[], bool] = nobody) -> Sequence[Result]: ...
 
 
 @runtime_checkable

@@ -22,6 +22,7 @@ from tensorfold.core.engine_api import (
     Saved,
     TokenLogprob,
     Window,
+    nobody,
 )
 from tensorfold.core.errors import EngineFault, NoRoom, Refused
 
@@ -56,7 +57,7 @@ class FakeFlight(Generic[Result]):
     def __init__(self, land: Callable[[], list[Result]]) -> None:
         self.work: Callable[[], list[Result]] = land
 
-    def land(self) -> list[Result]:
+    def land(self, waits: Callable[[], bool] = nobody) -> list[Result]:
         return self.work()
 
 

@@ -18,7 +18,7 @@ from tensorfold.core.engine.asking import Stream
 from tensorfold.core.engine.ordering import KeptRound, Order
 from tensorfold.core.engine.packing import Shape
 from tensorfold.core.engine.runner import Ready, Wait
-from tensorfold.core.engine_api import Landed, Window
+from tensorfold.core.engine_api import Landed, Window, nobody
 
 
 class Launched(NamedTuple):
@@ -31,9 +31,13 @@ class Launched(NamedTuple):
 
 
 class Ahead:
-    """The round that runs ahead, if one does, and results of streams that have not asked yet."""
+    """The round that runs ahead, if one does, and results of streams that have not asked yet.
+
+    `waits`: as in `engine_api.Flight`, of the flight that is landing.
+    """
 
     def __init__(self) -> None:
+        self.waits: Callable[[], bool] = nobody
         self.round: Launched | None = None
         self.results: dict[int, tuple[Window, Landed]] = {}
 
@@ -47,7 +51,7 @@ class Ahead:
 
         def launch(words: np.ndarray) -> np.ndarray:
             # Such a draw is made again first.
-            if any(words[unsure].tolist()):
+            if self.waits() or any(words[unsure].tolist()):
                 return words
             words = words.copy()
             id_R[:] = words[nexts]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from tensorfold.core.engine_api import nobody
+
 if TYPE_CHECKING:
     from tensorfold.core.engine.torch_engine import TorchEngine
 
@@ -23,8 +25,9 @@ class OpenFlight(Generic[Result]):
         if engine.runner.queued:
             self.finish = launch()
 
-    def land(self) -> Sequence[Result]:
+    def land(self, waits: Callable[[], bool] = nobody) -> Sequence[Result]:
         assert self.engine.flying is self, "this flight has landed"
         self.engine.flying = None
+        self.engine.ahead.waits = waits
         finish = self.finish or self.launch()
         return finish()

@@ -31,6 +31,7 @@ from tensorfold.core.engine_api import (
     Piece,
     Saved,
     Window,
+    nobody,
 )
 from tensorfold.core.errors import (
     EngineFault,
@@ -67,12 +68,12 @@ class Ranked(Protocol):
 
 
 class LeadingFlight(Generic[Result]):
-    """A flight of all ranks."""
+    """A flight of all ranks. They run no rounds ahead: nothing that waits is looked at."""
 
     def __init__(self, engine: LeadingEngine, step: int, flight: Flight[Result]) -> None:
         self.engine, self.step, self.flight = engine, step, flight
 
-    def land(self) -> Sequence[Result]:
+    def land(self, waits: Callable[[], bool] = nobody) -> Sequence[Result]:
         return self.engine.settled(self.step, self.flight.land)
 
 

@@ -58,7 +58,9 @@ class Host:
         self._keeper: Keeper = keeper or KeepNothing()
         self._lanes = Lanes(engine, self._outbox, self._figures, self._keeper, options, clock)
         self._drafting = Drafting(self.info, drafters, self._lanes.live, self._figures)
-        self._turns = Turns(self._lanes, self._look, next_fill, clock, trace, self._drafting)
+        self._turns = Turns(
+            self._lanes, self._look, self._arrived, next_fill, clock, trace, self._drafting
+        )
         self._most_rows = options.queue_rows or CONTEXTS_QUEUED * self.info.context
         self._most_requests = options.queue_requests
         self._arrivals: list[Reply] = []
@@ -238,6 +240,9 @@ class Host:
     def _over(self) -> bool:
         closed = self._deadline is not None and not self._lanes.replies
         return closed or self._lost is not None
+
+    def _arrived(self) -> bool:
+        return bool(self._arrivals)
 
     def _look(self) -> bool:
         """Take what other threads left: a loss, arrivals, then cancels, then the end of service;

@@ -26,12 +26,13 @@ Result = TypeVar("Result", Filled, Landed)
 
 class Turns:
     """Runs turns over the lanes. `look` takes what other threads left: arrivals, cancels, ends; and
-    tells whether there was any."""
+    tells whether there was any. `arrived`: whether there are arrivals to take."""
 
     def __init__(
         self,
         lanes: Lanes,
         look: Callable[[], bool],
+        arrived: Callable[[], bool],
         next_fill: NextFill,
         clock: Callable[[], float],
         trace: Trace | None,
@@ -40,6 +41,7 @@ class Turns:
         self.lanes = lanes
         self.drafting = drafting
         self.look = look
+        self.arrived = arrived
         self.next_fill = next_fill
         self.clock = clock
         self.trace = trace
@@ -257,7 +259,7 @@ class Turns:
         self.lanes.outbox.flush()
         self.drafting.catch_up()
         try:
-            results = flight.land()
+            results = flight.land(self.prompt_waits)
         except EngineFault as error:
             self.nothing_done(batch, error)
             return None
@@ -267,6 +269,9 @@ class Turns:
             self.forwards.append(traced(batch, results, launched, self.clock()))
         self.look()
         return results
+
+    def prompt_waits(self) -> bool:
+        return self.arrived() and self.lanes.has_seat()
 
     def nothing_done(self, batch: Sequence[Piece] | Sequence[Window], error: EngineFault) -> None:
         LOG.warning("a call of the engine did nothing: %s", error)

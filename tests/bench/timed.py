@@ -19,6 +19,7 @@ from tensorfold.core.engine_api import (
     Sampling,
     Saved,
     Window,
+    nobody,
 )
 from tensorfold.core.lane_host.host import Host, HostOptions
 from tensorfold.core.lane_host.stream import Delivery, Job
@@ -83,8 +84,8 @@ class TimedFlight(Generic[Result]):
         self.engine = engine
         self.flight = flight
 
-    def land(self) -> Sequence[Result]:
-        results = self.engine.timed(self.flight.land)
+    def land(self, waits: Callable[[], bool] = nobody) -> Sequence[Result]:
+        results = self.engine.timed(lambda: self.flight.land(waits))
         self.engine.landed = time.perf_counter()
         return results
 

@@ -138,7 +138,8 @@ class Both:
     def round(self, streams: Sequence[int], goes_on: bool) -> None:
         windows = [self.window(stream, goes_on) for stream in streams]
         flights = [engine.round(windows) for engine in self.engines]
-        found: list[Sequence[Landed]] = [flight.land() for flight in flights]
+        waits = self.choice.random() < 0.1
+        found: list[Sequence[Landed]] = [flight.land(lambda: waits) for flight in flights]
         assert told(found[0]) == told(found[1])
         self.going -= set(streams)
         for window, landed in zip(windows, found[0], strict=True):
@@ -193,17 +194,17 @@ def acted(both: Both, choice: random.Random, engine: TorchEngine) -> Counter[str
     """A script of rounds, openings and closings; what was done while a round ran ahead."""
     seen = Counter[str]()
     numbers = itertools.count(choice.randrange(10**6))
-    for _ in range(250):
+    for _ in range(300):
         ahead, live = engine.ahead.round, list(both.pending)
         seen["kept"] += bool(engine.ahead.results)
         what = choice.random()
         if len(live) < 2 or (what < 0.08 and len(live) < 6):
             both.open(next(numbers))
             seen["opened"] += ahead is not None
-        elif what < 0.14:
+        elif what < 0.17:
             both.close(choice.choice(live))
             seen["closed"] += ahead is not None
-        elif what < 0.22:
+        elif what < 0.25:
             both.round(choice.sample(live, len(live) - 1), choice.random() < 0.5)
             seen["others asked"] += ahead is not None
         else:
@@ -257,6 +258,17 @@ def test_no_round_ahead_runs_past_a_streams_end(
         windows = after(windows, engine.round(windows).land())
     assert runner.runs == runs + 4
     assert engine.ahead.round is None
+    engine.close(1)
+
+
+def test_a_prompt_that_came_meanwhile_does_not_wait_for_a_round_ahead(
+    engines: tuple[TorchEngine, TorchEngine],
+) -> None:
+    engine = engines[0]
+    windows = [begun(engine, 1)]
+    for waits in (False, True, False):
+        windows = after(windows, engine.round(windows).land(lambda waits=waits: waits))
+        assert (engine.ahead.round is None) == waits
     engine.close(1)
 
 

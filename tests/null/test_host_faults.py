@@ -123,8 +123,8 @@ def test_results_that_answer_another_call_are_a_loss_and_reach_nobody(
         def __init__(self, batch: Sequence[Any]) -> None:
             self.flight = launch(batch)
 
-        def land(self) -> list[Any]:
-            results = self.flight.land()
+        def land(self, *waits: Any) -> list[Any]:
+            results = self.flight.land(*waits)
             if wrong == "swapped":
                 return results[::-1]
             return results[:-1] if wrong == "short" else [*results, results[0]]

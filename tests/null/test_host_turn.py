@@ -1,13 +1,13 @@
 """The plain turn: what runs when, what leaves when, and where a reply ends."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 from tensorfold.backends.fake import model
 from tensorfold.backends.fake.options import Call
-from tensorfold.core.engine_api import Opening, Sampling
+from tensorfold.core.engine_api import Landed, Opening, Sampling, Window
 from tensorfold.core.errors import RequestError
 from tensorfold.core.lane_host.stream import Delivery
 from tensorfold.core.lane_host.trace import TurnTrace
@@ -348,6 +348,33 @@ def test_a_prompt_that_goes_in_or_could_is_not_made_to_wait_for_a_round_ahead(
     rounds = goes_on(rig)
     assert rounds[:4] == [[False]] * 4
     assert any(map(any, rounds[4:]))
+
+
+@pytest.mark.parametrize(("lanes", "told"), [(2, True), (1, False)])
+def test_the_engine_is_told_of_a_prompt_that_comes_beside_a_round_and_could_go_in(
+    monkeypatch: pytest.MonkeyPatch, lanes: int, told: bool
+) -> None:
+    def arrive(call: Call) -> None:
+        if call.kind == "round.land" and len(heard) == 1:
+            rig.submit(job(2))
+
+    rig, heard = Rig(lanes=lanes, before=arrive), list[bool]()
+    launch = rig.engine.round
+
+    class Asking:
+        def __init__(self, windows: Sequence[Window]) -> None:
+            self.flight = launch(windows)
+
+        def land(self, waits: Callable[[], bool]) -> Sequence[Landed]:
+            results = self.flight.land()
+            heard.append(waits())
+            return results
+
+    monkeypatch.setattr(rig.engine, "round", Asking)
+    rig.submit(job(1, most=5))
+    rig.run()
+    rig.check()
+    assert heard[:3] == [False, told, False]
 
 
 @pytest.mark.parametrize("fields", [{"forces": lambda tokens: ()}, {"draft": True}])
