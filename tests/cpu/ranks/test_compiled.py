@@ -46,8 +46,8 @@ def opened(compiled: bool, graphs: Counter[str]) -> TorchEngine:
 
         return library_ops("tensorfold_compiled_ranks", ops, ranks), compile
 
-    connect = lambda place: Echo(place.share)  # noqa: E731
-    return open_torch_engine(order, replace(device_of(order), graph=graph, connect=connect))
+    device = replace(device_of(order), graph=graph, connect=lambda place: Echo(place.share))
+    return open_torch_engine(order, device)
 
 
 def reply(engine: TorchEngine, length: int, how: str) -> tuple[Any, int]:
