@@ -26,7 +26,8 @@ from tensorfold.tools.decode import engines, gaps
 ROUNDS = 1500
 WARM = 100
 # Microseconds by live streams, medians: what a device adds is less than the rest of the bound.
-MOST = {1: 12.0, 8: 16.0}
+# Rounds that run ahead do not wait for records and the lane host's turn, others do.
+MOST = {True: {1: 6.0, 8: 8.0}, False: {1: 40.0, 8: 80.0}}
 
 
 class Instant:
@@ -34,7 +35,8 @@ class Instant:
 
     queued = True
 
-    def __init__(self) -> None:
+    def __init__(self, ahead: bool) -> None:
+        self.ahead = ahead
         self.buckets = Powers(tile=1, most_rows=8, most_window=1)
         self.answers: dict[Shape, np.ndarray] = {}
         self.landed: float | None = None
@@ -61,14 +63,15 @@ class Instant:
 
     def ready(
         self, words: np.ndarray, step: Run, shape: Shape, idle: Callable[[], np.ndarray]
-    ) -> Ready:
-        return lambda: self.run(words, step, shape, idle)
+    ) -> Ready | None:
+        return (lambda: self.run(words, step, shape, idle)) if self.ahead else None
 
 
+@pytest.mark.parametrize("ahead", [True, False])
 @pytest.mark.parametrize("how", gaps.HOWS)
 @pytest.mark.parametrize("live", [1, 8])
 def test_from_landing_to_launch(
-    benchmark: Any, capsys: pytest.CaptureFixture[str], live: int, how: str
+    benchmark: Any, capsys: pytest.CaptureFixture[str], live: int, how: str, ahead: bool
 ) -> None:
     flags: dict[str, Any] = {"lanes": live, "context": 4096, "chunk_rows": 256, "window_rows": 1}
     made = engines.opened(
@@ -79,7 +82,7 @@ def test_from_landing_to_launch(
         lambda *told: None,
         checked=False,
     )
-    runner = Instant()
+    runner = Instant(ahead)
     engine = TorchEngine(
         info=made.info, model=made.model, storage=made.storage, tile=1, runner=runner
     )
@@ -113,5 +116,6 @@ def test_from_landing_to_launch(
     if benchmark.enabled:
         median = statistics.median(runner.gaps) * 1e6
         with capsys.disabled():
-            print(f"\n    {live} live, {how}: landing to launch {median:.1f} µs")
-        assert median <= MOST[live]
+            runs = "ahead" if ahead else "when asked"
+            print(f"\n    {live} live, {how}, {runs}: landing to launch {median:.1f} µs")
+        assert median <= MOST[ahead][live]
