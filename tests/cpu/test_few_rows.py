@@ -196,21 +196,20 @@ def test_captured_prompts_replay_and_draw_again(
     replaying, plain = rebuilt(engine, ops=ops, runner=runner), as_they_are(engine)
     runner.hidden = replaying.hidden
     for seed in range(3):
-        for lengths in ((60,), (5, 64, 33)):
-            own = filled(replaying, SCENES["mixed"], lengths, seed)
-            same(own, filled(plain, SCENES["mixed"], lengths, seed))
-    assert 2 <= len(runner.captured) < runner.replays == 6
+        own = filled(replaying, SCENES["mixed"], (5, 64, 33), seed)
+        same(own, filled(plain, SCENES["mixed"], (5, 64, 33), seed))
+    assert len(runner.captured) < runner.replays == 3
     assert not replaying.redone
     monkeypatch.setattr(sampling, "CANDIDATES", 1)
     # Any noise may then be the highest.
     monkeypatch.setattr(sampling, "SLACK", 3.0)
-    for seed in range(4):
+    for seed in range(3):
         own = filled(replaying, SCENES["sampled"], (5, 64, 33), seed)
         wanted = filled(plain, SCENES["sampled"], (5, 64, 33), seed)
         for one, other in zip(own.found, wanted.found, strict=True):
             # A draft's own draw is not made again.
             assert (one.token, one.logprob) == (other.token, other.logprob)
-    assert replaying.redone == 12
+    assert replaying.redone == 9
 
 
 def test_words_of_nothing_but_padding_touch_no_stream(engine: TorchEngine) -> None:
