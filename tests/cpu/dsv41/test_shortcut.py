@@ -175,7 +175,7 @@ def run(
 
     def look(stop: int) -> None:
         ran.states.append(state_of(engine, 1, stop))
-        if engine.ordering.shortcut:
+        if engine.prompting.shortcut:
             poison(engine, 1, stop)
 
     for number, cut in enumerate([*sorted(cut for cut in cuts if start < cut < end), end]):
