@@ -49,6 +49,13 @@ class Queued:
         self.met: set[Shape] = set()
         self.pool = torch.cuda.graph_pool_handle() if captured else None
 
+    def forget(self) -> None:
+        """Drop every graph: steps are captured anew, as they are by then."""
+        self.graphs.clear()
+        if self.captured:
+            # The last graph of a pool takes it along.
+            self.pool = torch.cuda.graph_pool_handle()
+
     def run(
         self, words: np.ndarray, step: Run, shape: Shape | None, idle: Callable[[], np.ndarray]
     ) -> Wait:

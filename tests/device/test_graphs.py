@@ -128,3 +128,17 @@ def test_what_a_captured_step_gives_lasts_while_others_run_behind_it() -> None:
             assert other().tolist() == [2, 4, 6, total + 15 + 45150 + 6]
             assert behind()[-1] == total + 15 + 45150
             assert ahead().tolist() == [2, 4, 6, 8, 10, total + 15]
+
+
+def test_what_is_forgotten_is_captured_again() -> None:
+    runner = Queued(DEVICE, Powers(tile=1, most_rows=8, most_window=4), captured=True)
+    words = np.arange(3)
+    for factor in (2, 5):
+
+        def step(words: Tensor, factor: int = factor) -> Tensor:
+            return words * factor
+
+        for _ in range(2):
+            wait = runner.run(words, step, shape_of(3), lambda: np.zeros(3, np.int64))
+            assert wait().tolist() == [0, factor, 2 * factor]
+        runner.forget()

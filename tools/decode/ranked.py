@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tensorfold.core.engine.graphs import Queued
 from tensorfold.core.engine.torch_engine import TorchEngine
 from tensorfold.core.share import Share
 from tensorfold.tools.decode import bursting
@@ -36,7 +37,8 @@ class Spied:
         ops = model.ops
         model.ops = replace(ops, **{name: self.seeing(getattr(ops, name)) for name in names})
         # What is captured from here on is seen.
-        getattr(engine.runner, "graphs", {}).clear()
+        if isinstance(engine.runner, Queued):
+            engine.runner.forget()
 
     def seeing(self, call: Callable[..., Tensor]) -> Callable[..., Tensor]:
         def run(x_RD: Tensor, ids_RK: Tensor, *rest: Any) -> Tensor:
