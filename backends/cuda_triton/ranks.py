@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Mapping
 from datetime import timedelta
 from functools import partial
@@ -24,6 +25,7 @@ from tensorfold.backends.cuda_triton.kernels.products import add_parts
 from tensorfold.backends.cuda_triton.shared_memory import SharedMemory
 from tensorfold.core.backend_api import Place
 from tensorfold.core.engine import gloo, meeting
+from tensorfold.core.errors import RankGone
 
 # Read when the libraries start. Multicast of NVLink adds in an order of its own, and none is
 # wanted; who is lost is told by the ranks' own links, with the reason, and not by ending a process.
@@ -36,6 +38,8 @@ LIBRARIES = {
 BLOCK = 1024
 # For ranks that have met to share memory.
 MEET = timedelta(seconds=60)
+# For a call of the library that has begun to enqueue what it does.
+ASKED_SECONDS = 0.1
 LOG = logging.getLogger("tensorfold.ranks")
 # Numbers of values of the sums that shared memory is tried on at start, three times each.
 TRIED = (1, 4096, 5000, exchange.PROGRAMS * exchange.BLOCK)
@@ -56,6 +60,7 @@ class NcclGroup:
 
     def __init__(self, store: dist.Store, place: Place, device: torch.device) -> None:
         self.share = place.share
+        self.gone = False
         ranks, rank = place.share.ranks, place.share.rank
         started = dist.PrefixStore("start", store)
         self.start = gloo.process_group(started, place.share, place.host, gloo.START)
@@ -103,6 +108,9 @@ class NcclGroup:
         return right
 
     def gather(self, part: Tensor) -> Tensor:
+        if self.gone:
+            # What aborts may hold the library for as long as a captured graph is there.
+            raise RankGone("the other ranks are not waited for any more")
         found = part.new_empty(self.share.ranks, *part.shape)
         if part.numel():
             self.forward._allgather_base(found, part.contiguous(), self.now)
@@ -121,8 +129,11 @@ class NcclGroup:
         return gloo.exchanged(self.start, self.share.ranks, told)
 
     def abort(self) -> None:
+        self.gone = True
         if self.memory is not None:
             self.memory.let_go()
+        # Whoever was about to ask the library something has done so.
+        time.sleep(ASKED_SECONDS)
         self.forward.abort()
 
 
