@@ -273,7 +273,7 @@ def plot(figures: Sequence[Figure], path: Path, title: str) -> None:
         if all(f.peer is not None for f in own):
             axis.loglog(rows, [f.peer for f in own], marker="x", label="torch")
         axis.set_title(f"{name[0]}, {name[1]}", fontsize=8)
-        axis.tick_params(labelsize=7)
+        axis.tick_params(which="both", labelsize=7)
     axes.flat[0].legend(fontsize=7)
     sheet.suptitle(f"{title}; rows against microseconds", fontsize=10)
     sheet.savefig(path, dpi=110)
