@@ -7,7 +7,7 @@ that reads it can not keep its bits.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,19 @@ from torch import Tensor
 
 from tensorfold.core.engine import batch
 from tensorfold.core.engine.batch import Run
+from tensorfold.core.engine.packing import Powers
 from tensorfold.core.engine.replay import stream_state
 from tensorfold.core.engine.torch_engine import TorchEngine
-from tensorfold.core.engine_api import Filled, Landed, Opening, Piece, Sampling, Saved, Window
+from tensorfold.core.engine_api import (
+    Filled,
+    Flight,
+    Landed,
+    Opening,
+    Piece,
+    Sampling,
+    Saved,
+    Window,
+)
 from tensorfold.core.family_api import Read
 from tensorfold.core.state_spec import PerToken, Ring
 from tensorfold.families.dsv41 import shortcut
@@ -252,6 +262,30 @@ def test_packed_prompts_each_read_their_own(pair: Pair) -> None:
     for stream, ran in enumerate(alone):
         found = state_of(pair.short, stream, lengths[stream])
         assert same_state(found, ran.states[-1]), stream
+
+
+@pytest.mark.parametrize("cut", [1, 17, 40, 74, 88, 95])
+def test_a_last_piece_of_few_rows_runs_whole_behind_rows_that_were_left_out(
+    pair: Pair, cut: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a device has it that captures such pieces: what they need is there, and no more of it."""
+    tokens, engine = some_tokens(LENGTH), pair.short
+    buckets = Powers(tile=engine.tile, most_rows=engine.info.round_rows, most_window=6)
+    plain = engine.prompting
+    rounding = replace(plain, captures=True, buckets=buckets)
+    own = engine.fill
+
+    def fill(pieces: Sequence[Piece]) -> Flight[Filled]:
+        last = pieces[0].end == LENGTH
+        monkeypatch.setattr(engine, "prompting", rounding if last else plain)
+        return own(pieces)
+
+    monkeypatch.setattr(engine, "fill", fill)
+    found, wanted = run(engine, tokens, [cut]), run(pair.whole, tokens, [cut])
+    assert engine.hidden, "no piece was rounded up"
+    assert found.filled == wanted.filled
+    assert found.landed == wanted.landed
+    assert all(map(same_state, found.states[-4:], wanted.states[-4:]))
 
 
 @pytest.mark.parametrize("cuts", [[], [31], [5, 40, 60, 90]])
