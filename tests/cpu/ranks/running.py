@@ -76,6 +76,8 @@ def on_ranks(
 
 def run(pipe: Connection, work: Work, place: Place | None, args: tuple[Any, ...]) -> None:
     torch.set_num_threads(1)
+    # Rounds are not timed: where nothing is known of costs, every guess gets its row.
+    open_engine.time_rounds = lambda *given: None  # type: ignore[assignment]
     try:
         pipe.send((True, work(place, *args)))
     except BaseException:
@@ -103,8 +105,6 @@ def led(place: Place | None, engine: TorchEngine, work: Callable[[Engine], Any])
 def opened_at(
     place: Place | None, folder: Path = CKPT, family: Family = FAMILY, **flags: Any
 ) -> TorchEngine:
-    # Rounds are not timed: where nothing is known of costs, every guess gets its row.
-    open_engine.time_rounds = lambda *given: None  # type: ignore[assignment]
     settings = read(SIZES | flags, {})
     return cpu_reference.open_engine(
         EngineOrder(settings=settings, folder=folder, family=family, place=place)
