@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import io
 import json
 import random
 import sys
@@ -30,8 +31,9 @@ from tensorfold.tools.sim.report import Cell, Check, Outcome, Table, document, s
 
 FIRST, REPEATED, CONCURRENT = "first", "repeated", "concurrent"
 UNMEASURED = "unmeasured"
-# One line of a stream holds a token's alternatives at most.
-LINE_BYTES = 1 << 20
+JSON = {"Content-Type": "application/json"}
+# A stream's first line holds the prompt's ids: some million of them.
+LINE_BYTES = 1 << 23
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -154,6 +156,8 @@ async def asked(
         "stream_options": {"include_usage": True},
         "return_token_ids": True,
     }
+    # A long prompt is sent piece by piece.
+    sent = io.BytesIO(json.dumps(body).encode())
     timeout = aiohttp.ClientTimeout(total=options.timeout)
     began = time.perf_counter()
     times: list[float] = []
@@ -161,7 +165,7 @@ async def asked(
     usage: dict[str, Any] = {}
     try:
         async with server.session.post(
-            f"{server.base}/v1/completions", json=body, timeout=timeout
+            f"{server.base}/v1/completions", data=sent, headers=JSON, timeout=timeout
         ) as response:
             if response.status != 200:
                 return Row(phase=phase, failed=f"{response.status}: {await response.text()}")

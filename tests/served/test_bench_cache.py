@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tensorfold.backends.fake.options import FakeOptions
 from tensorfold.core.errors import StartError
 from tensorfold.tools.bench_cache import (
     CONCURRENT,
@@ -43,6 +44,17 @@ async def test_every_request_is_measured_and_told_apart() -> None:
     assert judged(rows, asked).holds
     told = json.dumps(document(judged(rows, asked)))
     assert base not in told
+
+
+@pytest.mark.asyncio
+async def test_a_stream_that_tells_the_ids_of_a_very_long_prompt_is_read() -> None:
+    rows = 1 << 20
+    async with server(FakeOptions(context=rows + 10)) as client:
+        asked = options(
+            "--prompt-tokens", f"{rows}", "--repeats", "0", "--streams", "0", base=client.here.address
+        )
+        (row,) = await measure(asked)
+    assert (row.failed, row.prompt, row.made) == (None, rows, 6)
 
 
 @pytest.mark.asyncio
