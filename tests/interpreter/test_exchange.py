@@ -67,7 +67,10 @@ def test_a_rank_adds_its_part_to_the_others_in_the_tree(
 
 
 @pytest.mark.parametrize("before", BEFORE)
-def test_nobody_is_waited_for_once_they_are_gone(before: int) -> None:
+def test_nobody_is_waited_for_once_they_are_gone(
+    monkeypatch: pytest.MonkeyPatch, before: int
+) -> None:
+    monkeypatch.setattr(exchange, "LOOKS", 10)
     words, told = exchange.buffer_words(2)
     buffers = [torch.zeros(words) for _ in range(2)]
     flags = [torch.full((told,), before, dtype=torch.int32) for _ in range(2)]

@@ -18,8 +18,12 @@ from torch import Tensor
 
 # Floats of a program, and programs that there is room for. Timed on two H200.
 BLOCK, PROGRAMS = 1024, 512
-# Looks at a flag between two at the host's memory, which is far.
-LOOKS = 64
+# Looks at a flag between two at the host's memory, which is far: so many, some milliseconds, that
+# none falls into a wait for a rank that is only a little later. It would be later still for all
+# others then, and they for it, from one sum to the next.
+LOOKS = 8192
+# Lanes that look there: a thread each, so that all are told the same.
+LANES = 128
 
 
 @triton.jit
@@ -48,6 +52,7 @@ def exchange(
     BLOCK: tl.constexpr,
     PROGRAMS: tl.constexpr,
     LOOKS: tl.constexpr,
+    LANES: tl.constexpr,
 ):
     """out[i] = the tree of every rank's part[i].
 
@@ -73,7 +78,7 @@ def exchange(
     heard = tl.load(flags + rank).to(tl.pointer_type(tl.int32))
     own = heard + program * P
     # Looked at by every thread, and taken as one: all of them go on together.
-    nobody = tl.load(gone).to(tl.pointer_type(tl.int32)) + inside * 0
+    nobody = tl.load(gone).to(tl.pointer_type(tl.int32)) + tl.arange(0, LANES) * 0
     for other in tl.static_range(P):
         looks = 0
         ahead = tl.atomic_add(own + other, 0, sem="acquire", scope="sys") - turn
@@ -124,6 +129,7 @@ def total(
         BLOCK=BLOCK,
         PROGRAMS=PROGRAMS,
         LOOKS=LOOKS,
-        num_warps=4,
+        LANES=LANES,
+        num_warps=LANES // 32,
     )
     return out
