@@ -51,7 +51,13 @@ async def test_a_stream_that_tells_the_ids_of_a_very_long_prompt_is_read() -> No
     rows = 1 << 20
     async with server(FakeOptions(context=rows + 10)) as client:
         asked = options(
-            "--prompt-tokens", f"{rows}", "--repeats", "0", "--streams", "0", base=client.here.address
+            "--prompt-tokens",
+            f"{rows}",
+            "--repeats",
+            "0",
+            "--streams",
+            "0",
+            base=client.here.address,
         )
         (row,) = await measure(asked)
     assert (row.failed, row.prompt, row.made) == (None, rows, 6)
