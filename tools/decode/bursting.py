@@ -2,7 +2,9 @@
 
 The engine is served in this process under every set of fills at once, and bursts go at one server
 after another, there and back, so that all meet the same machine; the clients are one process of
-their own, which is told a server and a kind of burst a line and answers with a line of JSON.
+their own, which is told a server and a kind of burst a line and answers with a line of JSON. After
+a few turns all servers are opened anew: a server's threads may have a slower core than another's
+for as long as they live.
 """
 
 from __future__ import annotations
@@ -35,8 +37,8 @@ from tensorfold.tools.own_command import own_command
 
 # Prompts are shorter than a grid block: nothing of an equal one is kept for the next.
 STREAMS, ROWS, TOKENS = 8, 60, 32
-# Turns before any is counted, in which comes what comes once.
-WARM = 2
+# Turns that servers live, and those before any of them is counted, in which comes what comes once.
+LIVED, WARM = 4, 1
 # Whose bursts of each kind a turn has, in order; every other turn goes back. The two that are to be
 # level have more, and stand behind one another alike.
 TURN = ("many", "unset", "drain", "drain", "unset", "unset", "drain", "pack")
@@ -94,17 +96,19 @@ async def of_arms(engine: TorchEngine, tokenizer: Path, turns: int) -> dict[str,
     text = load_text(tokenizer, ChatFormat(template=""), engine.info.vocab_size, ())
     meet_packs(engine)
     found: dict[str, dict[str, list[Any]]] = {arm: {kind: [] for kind in KINDS} for arm in SHOWN}
-    async with AsyncExitStack() as stack:
-        addresses = {
-            arm: await stack.enter_async_context(under(engine, text, ARMS[arm])) for arm in SHOWN
-        }
-        child = await stack.enter_async_context(clients())
-        for turn in range(WARM + turns):
-            for arm in TURN if turn % 2 else reversed(TURN):
-                for kind in KINDS:
-                    one = await asked(child, f"{addresses[arm]} {kind}")
-                    if turn >= WARM:
-                        found[arm][kind].append(one)
+    async with clients() as child:
+        for begun in range(0, turns, LIVED):
+            async with AsyncExitStack() as stack:
+                addresses = {
+                    arm: await stack.enter_async_context(under(engine, text, ARMS[arm]))
+                    for arm in SHOWN
+                }
+                for turn in range(-WARM, min(LIVED, turns - begun)):
+                    for arm in TURN if turn % 2 else reversed(TURN):
+                        for kind in KINDS:
+                            one = await asked(child, f"{addresses[arm]} {kind}")
+                            if turn >= 0:
+                                found[arm][kind].append(one)
     return {
         arm: {kind: summed(each) for kind, each in by_kind.items()}
         for arm, by_kind in found.items()
