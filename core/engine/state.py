@@ -97,9 +97,10 @@ class Storage:
         for page in pages:
             self.holders[page] += 1
         self.seat_pages(lane, pages)
-        with torch.inference_mode():
-            # One operation, however many buffers there are.
-            torch._foreach_zero_([buffer[lane] for buffer in self.per_lane()])
+        # One operation, however many buffers there are; it takes no empty list.
+        if own := self.per_lane():
+            with torch.inference_mode():
+                torch._foreach_zero_([buffer[lane] for buffer in own])
         self.peak = max(self.peak, self.used())
         return Seat(lane=lane, pages=pages)
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
 
+from tensorfold.core.engine.state import allocate
 from tensorfold.core.engine.torch_engine import TorchEngine
 from tensorfold.core.engine_api import Opening, Piece, Sampling, Saved
 from tensorfold.core.errors import NoRoom, Refused
+from tensorfold.core.state_spec import Fixed, PerToken, StateSpec
 from tests.cpu.driving import (
     Asked,
     Told,
@@ -276,3 +279,28 @@ def test_a_mark_inside_a_piece_keeps_nothing_and_a_mark_at_its_end_does(
     assert results[0].saved is not None
     assert results[0].saved.rows == 128
     assert len(engine.storage.kept) == 1
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        (PerToken(name="latent", width=3),),
+        (Fixed(name="state", shape=(2,)),),
+        (Fixed(name="state", shape=(2,)), Fixed(name="count", shape=(1,), dtype="int32")),
+    ],
+)
+def test_a_stream_is_seated_kept_and_resumed_whichever_kinds_of_state_its_family_has(
+    entries: tuple[PerToken | Fixed, ...],
+) -> None:
+    spec = StateSpec(page=4, entries=entries)
+    storage = allocate(spec, lanes=1, context=8, kept_bytes=0, device=torch.device("cpu"))
+    seat = storage.claim(4)
+    own = [storage.buffers[entry.name] for entry in entries if isinstance(entry, Fixed)]
+    for buffer in own:
+        buffer.fill_(7)
+    _, kept = storage.keep(seat, (1, 2, 3, 4))
+    storage.release(seat)
+    seat = storage.claim(8, kept.pages)
+    assert not any(buffer[seat.lane].any() for buffer in own)
+    storage.restore(seat, kept)
+    assert all((buffer[seat.lane] == 7).all() for buffer in own)
