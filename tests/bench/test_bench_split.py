@@ -106,3 +106,7 @@ def test_what_does_not_hold_is_told(changed: dict[str, Any], missed: list[str]) 
     seconds["rows"] = [1.01, 1.01]
     assert "rounds of 1" in judged(options, found).checks[-1].name
     assert not judged(options, found).checks[-1].holds
+    # What other arms showed is not lost with all replies of the one that they are held against.
+    rows[WHOLE] = [row(failed="503"), row(failed="503")]
+    lines = judged(options, found).tables[0].rows
+    assert [line[3] for line in lines] == ["unmeasured", "unmeasured"]

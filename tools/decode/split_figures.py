@@ -47,14 +47,16 @@ def judged(options: argparse.Namespace, found: Mapping[str, Any]) -> Outcome:
             times = times_of(each)
             if not times:
                 continue
-            gain = statistics.median(base) / statistics.median(times) - 1
+            gain = "" if arm == WHOLE else "unmeasured"
+            if base and arm != WHOLE:
+                gain = f"{statistics.median(base) / statistics.median(times) - 1:+.2%}"
             share = own["index"].get(arm)
             lines.append(
                 (
                     f"{length} {arm}",
                     f"{statistics.median(times):.4f}",
                     f"{min(times):.4f} to {max(times):.4f}",
-                    "" if arm == WHOLE else f"{gain:+.2%}",
+                    gain,
                     "unmeasured" if share is None else f"{share:.1%}",
                 )
             )
