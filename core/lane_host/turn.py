@@ -48,6 +48,8 @@ class Turns:
         self.info = lanes.info
         self.figures = lanes.figures
         self.rounds_since = ENOUGH
+        # Whether all streams of the last round said that they go on.
+        self.went_on = False
         self.forwards: list[Forward] = []  # of this turn, for the trace
         self.launched = 0
 
@@ -202,10 +204,14 @@ class Turns:
         if results is None:
             return
         now = self.clock()
+        # A round that ran ahead of a fill takes no time any more.
+        known = self.rounds_since > 0 or not self.went_on
+        self.went_on = all(window.goes_on for window in batch)
         self.rounds_since += 1
         rows = sum([len(window.tokens) for window in batch])
         self.figures.count_round(rows)
-        self.drafting.measured(batch, rows, now - began)
+        if known:
+            self.drafting.measured(batch, rows, now - began)
         for window, landed in zip(batch, results, strict=True):
             reply = live.get(window.stream)
             if reply is not None:

@@ -212,3 +212,22 @@ def test_an_engine_that_timed_nothing_is_asked_always_and_its_rows_are_free() ->
     rig.check()
     assert all(asked(rig)[:-4])
     assert rig.host.stats().round_rows > 3.5 * 200
+
+
+@pytest.mark.parametrize(("draft", "learned"), [(False, [0, 1, 3, 4, 5]), (True, [0, 1, 2, 3, 4])])
+def test_a_round_that_may_have_run_before_a_fill_is_no_measure_of_what_rounds_take(
+    monkeypatch: pytest.MonkeyPatch, draft: bool, learned: list[int]
+) -> None:
+    def arrive(call: Call) -> None:
+        if call.kind == "round.land" and call.index == 1:
+            rig.submit(job(2, rows=200, most=1))
+
+    rig = Rig(lanes=2, before=arrive, fills={"fill_chunks": 1}, chunk_rows=64, drafts=1)
+    found: list[int] = []
+    monkeypatch.setattr(
+        rig.host._drafting, "measured", lambda *_: found.append(rig.host.stats().rounds - 1)
+    )
+    rig.submit(job(1, most=30, draft=draft))
+    rig.run()
+    rig.check()
+    assert found[:5] == learned
