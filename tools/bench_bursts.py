@@ -219,6 +219,8 @@ async def serving(
     finally:
         if child.returncode is None:
             child.kill()
+        # One that has closed its words may not have ended yet.
+        await child.wait()
 
 
 async def burst(

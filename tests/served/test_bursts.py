@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 from pathlib import Path
 
 import pytest
 
-from tensorfold.tools.bench_bursts import ARMS, PROMPTS, STREAMS, judged, measure, parse
+from tensorfold.core.errors import StartError
+from tensorfold.tools.bench_bursts import ARMS, PROMPTS, STREAMS, judged, measure, parse, serving
 
 TINY = Path(__file__).resolve().parents[2] / "families" / "glm53" / "tiny"
 pytestmark = [
@@ -34,3 +37,16 @@ def test_bursts_reply_with_the_same_tokens_whatever_the_fills(
             assert any(len(forward.windows) > 1 for forward in forwards), panel.title
     checks = judged(measured, options).checks
     assert all(check.holds for check in checks if "same tokens" in check.name)
+
+@pytest.mark.asyncio
+async def test_a_server_that_closes_its_words_before_it_ends_is_ended_and_waited_for(
+    tmp_path: Path,
+) -> None:
+    told = tmp_path / "pid"
+    script = f"import os, time; open({str(told)!r}, 'w').write(str(os.getpid())); "
+    command = (sys.executable, "-c", script + "os.close(2); time.sleep(100)")
+    with pytest.raises(StartError, match="did not start"):
+        async with serving(command, (), tmp_path / "trace"):
+            raise AssertionError("it started")
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(told.read_text()), 0)

@@ -142,6 +142,7 @@ async def clients() -> AsyncIterator[Process]:
     finally:
         if child.returncode is None:
             child.kill()
+        await child.wait()
 
 
 @asynccontextmanager
