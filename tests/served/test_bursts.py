@@ -38,6 +38,7 @@ def test_bursts_reply_with_the_same_tokens_whatever_the_fills(
     checks = judged(measured, options).checks
     assert all(check.holds for check in checks if "same tokens" in check.name)
 
+
 @pytest.mark.asyncio
 async def test_a_server_that_closes_its_words_before_it_ends_is_ended_and_waited_for(
     tmp_path: Path,
