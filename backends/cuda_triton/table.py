@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from tensorfold.backends.cuda_triton.kernels import experts as experts_file
-from tensorfold.backends.cuda_triton.kernels import experts_weighted as weighted_file
-from tensorfold.backends.cuda_triton.kernels import linear_parts as parts_file
+import torch
+
 from tensorfold.backends.cuda_triton.kernels.engram_gate import engram_gate
 from tensorfold.backends.cuda_triton.kernels.experts import experts
 from tensorfold.backends.cuda_triton.kernels.experts_weighted import experts_weighted
@@ -66,9 +66,8 @@ BY_MEMORY: dict[str, Call] = {
 
 # Sums that ranks have parts of, before they are rounded.
 UNROUNDED: dict[str, Call] = {
-    "linear_parts": parts_file.unrounded,
-    "experts": experts_file.unrounded,
-    "experts_weighted": weighted_file.unrounded,
+    call.__name__: partial(call, dtype=torch.float32)
+    for call in (linear_parts, experts, experts_weighted)
 }
 
 

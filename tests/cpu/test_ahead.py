@@ -193,7 +193,8 @@ def test_many_rows_of_a_ranks_parts_of_a_sum_fit_a_program(parts: int) -> None:
 
     def launch() -> None:
         for rows in (129, 512, 2048):
-            linear_parts.unrounded(torch.zeros(rows, parts * 1024, dtype=torch.bfloat16), w_PKN)
+            x_RK = torch.zeros(rows, parts * 1024, dtype=torch.bfloat16)
+            linear_parts.linear_parts(x_RK, w_PKN, dtype=torch.float32)
 
     found = called_for(launch)
     assert found

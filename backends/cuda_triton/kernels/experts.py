@@ -341,31 +341,8 @@ def experts(
     limit: float,
     first: int,
     parts: int,
+    dtype: torch.dtype | None = None,
 ) -> Tensor:
-    return run(x_RD, ids_RK, weight_RK, gate_up_EDI, down_EID, limit, first, parts, False, False)
-
-
-def unrounded(
-    x_RD: Tensor,
-    ids_RK: Tensor,
-    weight_RK: Tensor,
-    gate_up_EDI: Tensor,
-    down_EID: Tensor,
-    limit: float,
-    first: int,
-    parts: int,
-) -> Tensor:
-    """The same sums in float32."""
-    return run(
-        x_RD,
-        ids_RK,
-        weight_RK,
-        gate_up_EDI,
-        down_EID,
-        limit,
-        first,
-        parts,
-        False,
-        False,
-        dtype=torch.float32,
-    )
+    """The op, its sums rounded to `dtype` or to the rows' own."""
+    args = x_RD, ids_RK, weight_RK, gate_up_EDI, down_EID, limit, first, parts
+    return run(*args, False, False, dtype=dtype)

@@ -18,32 +18,8 @@ def experts_weighted(
     rounded: bool,
     first: int,
     parts: int,
+    dtype: torch.dtype | None = None,
 ) -> Tensor:
-    return run(x_RD, ids_RK, weight_RK, gate_up_EDI, down_EID, limit, first, parts, True, rounded)
-
-
-def unrounded(
-    x_RD: Tensor,
-    ids_RK: Tensor,
-    weight_RK: Tensor,
-    gate_up_EDI: Tensor,
-    down_EID: Tensor,
-    limit: float,
-    rounded: bool,
-    first: int,
-    parts: int,
-) -> Tensor:
-    """The same sums in float32."""
-    return run(
-        x_RD,
-        ids_RK,
-        weight_RK,
-        gate_up_EDI,
-        down_EID,
-        limit,
-        first,
-        parts,
-        True,
-        rounded,
-        dtype=torch.float32,
-    )
+    """The op, its sums rounded to `dtype` or to the rows' own."""
+    args = x_RD, ids_RK, weight_RK, gate_up_EDI, down_EID, limit, first, parts
+    return run(*args, True, rounded, dtype=dtype)

@@ -9,10 +9,6 @@ from tensorfold.backends.cuda_triton.kernels.products import summed
 from tensorfold.backends.cuda_triton.kernels.tiles import apart
 
 
-def linear_parts(x_RK: Tensor, w_PKN: Tensor) -> Tensor:
-    return summed(x_RK, apart(w_PKN))
-
-
-def unrounded(x_RK: Tensor, w_PKN: Tensor) -> Tensor:
-    """The same sums in float32."""
-    return summed(x_RK, apart(w_PKN), dtype=torch.float32)
+def linear_parts(x_RK: Tensor, w_PKN: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """The op, its sums rounded to `dtype` or to the wider format of the two."""
+    return summed(x_RK, apart(w_PKN), dtype=dtype)
