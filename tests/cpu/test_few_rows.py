@@ -103,6 +103,13 @@ def test_prompts_rounded_up_give_and_leave_the_same(engine: TorchEngine, name: s
         )
 
 
+def test_a_prompt_of_every_small_width_is_the_same_rounded_up(engine: TorchEngine) -> None:
+    plain, padded = as_they_are(engine), rebuilt(engine, runner=AtOnce(powers(engine)))
+    for length in range(1, 71):
+        one, other = (filled(made, SCENES["told"], (length,), length) for made in (padded, plain))
+        same(one, other)
+
+
 def test_rounded_prompts_go_on_from_pieces_and_kept_states(engine: TorchEngine) -> None:
     """Pieces that end no prompt, marks, and a start behind rows that others ran."""
     grid = engine.info.grid
