@@ -35,7 +35,7 @@ from tensorfold.tools.arguments import Parser
 from tensorfold.tools.decode import clocks, engines, gaps, rounds
 from tensorfold.tools.decode.figures import GAP_BARS, Figures, outcome_of
 from tensorfold.tools.decode.floors import Floors
-from tensorfold.tools.decode.profiling import Kernel, index_kernels, kernels
+from tensorfold.tools.decode.profiling import index_kernels, kernels, share_of
 from tensorfold.tools.decode.soundness import holds
 from tensorfold.tools.own_command import own_command
 from tensorfold.tools.sim.report import document, show
@@ -324,12 +324,6 @@ def measure_long(bench: Bench, engine: TorchEngine, floors: Floors) -> None:
             figures.index_share = share_of(profiled, index_kernels())
     finally:
         closed(engine, lives)
-
-
-def share_of(profiled: Sequence[Kernel], names: frozenset[str]) -> float:
-    """The part of the time that kernels of these names took."""
-    own = sum(kernel.seconds for kernel in profiled if kernel.name in names)
-    return own / sum(kernel.seconds for kernel in profiled)
 
 
 def measure_free(bench: Bench) -> None:

@@ -46,13 +46,15 @@ from tensorfold.tools.asking import connect
 from tensorfold.tools.bench_decode import RAW, numbers
 from tensorfold.tools.decode import bursting, clocks, engines
 from tensorfold.tools.decode.floors import Floors
-from tensorfold.tools.decode.profiling import index_kernels, kernels
+from tensorfold.tools.decode.profiling import Kernel, index_kernels, kernels, share_of
 from tensorfold.tools.decode.ranked import Spied, exchange_seconds, likely_words
 from tensorfold.tools.decode.split_figures import ARMS, WHOLE, judged
 from tensorfold.tools.launch import given_place, launched, tether
 from tensorfold.tools.sim.report import Outcome, document, show
 
 POSITION, ROOM, REPLY = 2048, 256, 4
+# Rounds before those that are timed, and of a look at their kernels.
+WARM, REPLAYED = 5, 10
 TINY = Path(__file__).parents[1] / "families" / "glm53" / "tiny"
 
 
@@ -82,6 +84,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--context", type=int, default=512, help="rows before those rounds")
     parser.add_argument("--reps", type=int, default=100, help="rounds of each kind")
     parser.add_argument("--passes", type=int, default=1, help="how often the six arms are run")
+    parser.add_argument("--profile", action="store_true", help="rank 0's time by kernel")
     parser.add_argument("--unchecked", action="store_true", help="to debug; told in every output")
     parser.add_argument("--cache-dir", default="", help="folder for compiled artifacts")
     parser.add_argument("--output", type=Path, help="file for the figures as JSON")
@@ -188,6 +191,7 @@ def measured(
         "checked": not options.unchecked,
         "prompts": {},
         "rounds": {},
+        "profiles": {},
     }
     text = load_text(TINY, ChatFormat(template=""), engine.info.vocab_size, ())
     if torch.cuda.is_available():
@@ -209,10 +213,15 @@ def measured(
         found["prompts"][length] = {"rows": rows, "index": {}}
         judge()
     # What looks at kernels may slow those that come after.
+    for count in options.streams if options.profile else ():
+        found["profiles"][f"{REPLAYED} rounds of {count}"] = round_kernels(options, first, count)
     for length in options.prompts:
         for arm in arms:
-            share = asyncio.run(index_share(options, first, text, length, arm))
+            profiled = asyncio.run(kernels_of(options, first, text, length, arm))
+            share = share_of(profiled, index_kernels()) if profiled else None
             found["prompts"][length]["index"][arm] = share
+            if options.profile:
+                found["profiles"][f"{length} {arm}"] = profiled
             print(f"   {length} {arm}: index {share} of the kernels", flush=True)
     outcome = judge()
     show(outcome, Console() if sys.stdout.isatty() else Console(width=140))
@@ -256,31 +265,52 @@ def rounds_of(
     return told
 
 
-def round_seconds(options: argparse.Namespace, first: Driven, count: int) -> float:
-    """The median of rounds of streams with prompts of their own, after some that warm up."""
+def begun(options: argparse.Namespace, first: Driven, count: int) -> dict[int, int]:
+    """Streams with prompts of their own, and the token that each has yet to read."""
     pending: dict[int, int] = {}
     for stream in range(count):
         generator = torch.Generator().manual_seed(stream)
         prompt = torch.randint(
             bursting.LEAST, bursting.MOST, (options.context,), generator=generator
         )
-        most = options.reps + 16
+        most = options.reps + WARM + REPLAYED
         first.open(Opening(stream=stream, prompt=tuple(prompt.tolist()), most=most))
         for start in range(0, options.context, first.info.chunk_rows):
             end = min(options.context, start + first.info.chunk_rows)
             (filled,) = first.fill([Piece(stream=stream, start=start, end=end)]).land()
         assert filled.token is not None, filled
         pending[stream] = filled.token
+    return pending
+
+
+def played(first: Driven, pending: dict[int, int], reps: int) -> list[float]:
+    """Seconds of so many rounds."""
     seconds = []
-    for _ in range(options.reps + 5):
+    for _ in range(reps):
         windows = [Window(stream=stream, tokens=(pending[stream],)) for stream in pending]
         began = time.perf_counter()
         for landed in first.round(windows).land():
             pending[landed.stream] = landed.tokens[-1]
         seconds.append(time.perf_counter() - began)
-    for stream in range(count):
+    return seconds
+
+
+def round_seconds(options: argparse.Namespace, first: Driven, count: int) -> float:
+    """The median of rounds, after some that warm up."""
+    pending = begun(options, first, count)
+    seconds = played(first, pending, WARM + options.reps)
+    for stream in pending:
         first.close(stream)
-    return statistics.median(seconds[5:])
+    return statistics.median(seconds[WARM:])
+
+
+def round_kernels(options: argparse.Namespace, first: Driven, count: int) -> list[Kernel]:
+    pending = begun(options, first, count)
+    played(first, pending, WARM)
+    found = kernels(lambda: played(first, pending, REPLAYED))
+    for stream in pending:
+        first.close(stream)
+    return found
 
 
 async def prompts_of(
@@ -316,16 +346,13 @@ async def cold(
             return await bench_cache.asked(server, asking, prompt, bench_cache.FIRST)
 
 
-async def index_share(
+async def kernels_of(
     options: argparse.Namespace, first: Driven, text: Text, length: int, arm: str
-) -> float | None:
-    """The index's part of the time that rank 0's kernels took; none where there are none."""
-    found = await asyncio.to_thread(
+) -> list[Kernel]:
+    """Rank 0's, of one cold prompt and its reply."""
+    return await asyncio.to_thread(
         kernels, lambda: asyncio.run(cold(options, first, text, length, arm))
     )
-    total = sum(kernel.seconds for kernel in found)
-    own = sum(kernel.seconds for kernel in found if kernel.name in index_kernels())
-    return own / total if found else None
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from typing import NamedTuple
@@ -50,3 +50,9 @@ def index_kernels() -> frozenset[str]:
         # A kernel is what triton made of a function: it can be launched over a grid.
         found |= {own for own, value in vars(module).items() if hasattr(value, "run")}
     return frozenset(found)
+
+
+def share_of(profiled: Sequence[Kernel], names: frozenset[str]) -> float:
+    """The part of the time that kernels of these names took."""
+    own = sum(kernel.seconds for kernel in profiled if kernel.name in names)
+    return own / sum(kernel.seconds for kernel in profiled)

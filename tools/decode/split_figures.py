@@ -9,6 +9,7 @@ from typing import Any
 
 from tensorfold.core.index_shares import COST, ROWS
 from tensorfold.tools.bench_cache import Row
+from tensorfold.tools.decode.figures import profile_table
 from tensorfold.tools.sim.report import Check, Outcome, Table
 
 WHOLE = "whole"
@@ -80,10 +81,12 @@ def judged(options: argparse.Namespace, found: Mapping[str, Any]) -> Outcome:
                 "" if floor is None else f"{medians[WHOLE] / floor:.2f}",
             )
         )
+    profiles = found.get("profiles", {})
     ranks = f"{options.family}, {options.layers} layers, {options.ranks} ranks"
     return Outcome(
         scenario="split",
         tables=(
+            *(profile_table(name, each) for name, each in profiles.items() if each),
             Table(
                 title=f"{ranks}: cold prompts in chunks of {options.chunk}",
                 columns=("prompt", "first token, s", "range", "against whole", "index"),
@@ -96,7 +99,13 @@ def judged(options: argparse.Namespace, found: Mapping[str, Any]) -> Outcome:
             ),
         ),
         checks=tuple(checks),
-        document={**found, "prompts": told},
+        document={
+            **found,
+            "prompts": told,
+            "profiles": {
+                name: [kernel._asdict() for kernel in each] for name, each in profiles.items()
+            },
+        },
     )
 
 
