@@ -82,7 +82,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--chunk", type=int, default=8192, help="rows of a prompt's forward")
     parser.add_argument("--streams", default="1,8", help="streams of a round")
     parser.add_argument("--context", type=int, default=512, help="rows before those rounds")
-    parser.add_argument("--reps", type=int, default=100, help="rounds of each kind")
+    parser.add_argument("--reps", type=int, default=100, help="rounds of every arm")
     parser.add_argument("--passes", type=int, default=1, help="how often the six arms are run")
     parser.add_argument("--profile", action="store_true", help="rank 0's time by kernel")
     parser.add_argument("--unchecked", action="store_true", help="to debug; told in every output")
@@ -143,7 +143,7 @@ def opened(options: argparse.Namespace, place: Place | None) -> TorchEngine:
     if offer is None:
         raise StartError(f"there is no family {options.family}")
     family: Any = offer.value
-    longest = max(*options.prompts, options.context)
+    longest = max(*options.prompts, options.context + rounds_each(options))
     flags: dict[str, Any] = {
         "backend": options.backend,
         "ranks": options.ranks,
@@ -239,19 +239,17 @@ def rounds_of(
     spied: Spied,
     found: Mapping[str, Any],
 ) -> dict[int, dict[str, Any]]:
-    """Rounds of one row a stream, by streams: seconds by arm, medians, and the floor."""
+    """Rounds of one row a stream, by streams: seconds by arm, and the floor."""
     model: Any = engine.model
     floors = Floors(
         family=options.family, config=model.config, weights=model.weights, dtype=engine.info.dtype
     )
     told: dict[int, dict[str, Any]] = {}
     for count in options.streams:
-        seconds: dict[str, list[float]] = {arm: [] for arm in (WHOLE, ROWS, COST)}
-        for arm in ARMS:
-            if isinstance(first, LeadingEngine):
-                first.split = split_of(arm)
-            seconds[arm].append(round_seconds(options, first, count))
-        told[count] = {"seconds": seconds}
+        pending = begun(options, first, count)
+        played(first, pending, WARM)
+        told[count] = {"seconds": in_turns(options, first, pending)}
+        closed(first, pending)
         if spied.shown:
             own = spied.picked(options.ranks)
             moved = [floors.round_bytes(picked, [options.context] * count) for picked in own]
@@ -261,8 +259,28 @@ def rounds_of(
             sums = 3 * len(model.weights.layers) + 1 if options.ranks > 1 else 0
             each = found["exchange_s"].get(max(2, count), 0.0)
             told[count]["floor"] = max(moved) / found["copy_rate"] + sums * each
-        print(f"   rounds of {count}: {told[count]}", flush=True)
+        median = {arm: statistics.median(each) for arm, each in told[count]["seconds"].items()}
+        print(f"   rounds of {count}: {median}, floor {told[count].get('floor')}", flush=True)
     return told
+
+
+def in_turns(
+    options: argparse.Namespace, first: Driven, pending: dict[int, int]
+) -> dict[str, list[float]]:
+    """Seconds of rounds by arm, one after another: a machine that is slower for a while is so for
+    all of them."""
+    seconds: dict[str, list[float]] = {arm: [] for arm in (WHOLE, ROWS, COST)}
+    for _ in range(options.reps):
+        for arm in ARMS:
+            if isinstance(first, LeadingEngine):
+                first.split = split_of(arm)
+            seconds[arm] += played(first, pending, 1)
+    return seconds
+
+
+def rounds_each(options: argparse.Namespace) -> int:
+    """Most rounds of a stream."""
+    return len(ARMS) * options.reps + WARM + REPLAYED
 
 
 def begun(options: argparse.Namespace, first: Driven, count: int) -> dict[int, int]:
@@ -273,7 +291,7 @@ def begun(options: argparse.Namespace, first: Driven, count: int) -> dict[int, i
         prompt = torch.randint(
             bursting.LEAST, bursting.MOST, (options.context,), generator=generator
         )
-        most = options.reps + WARM + REPLAYED
+        most = rounds_each(options)
         first.open(Opening(stream=stream, prompt=tuple(prompt.tolist()), most=most))
         for start in range(0, options.context, first.info.chunk_rows):
             end = min(options.context, start + first.info.chunk_rows)
@@ -295,21 +313,16 @@ def played(first: Driven, pending: dict[int, int], reps: int) -> list[float]:
     return seconds
 
 
-def round_seconds(options: argparse.Namespace, first: Driven, count: int) -> float:
-    """The median of rounds, after some that warm up."""
-    pending = begun(options, first, count)
-    seconds = played(first, pending, WARM + options.reps)
+def closed(first: Driven, pending: Mapping[int, int]) -> None:
     for stream in pending:
         first.close(stream)
-    return statistics.median(seconds[WARM:])
 
 
 def round_kernels(options: argparse.Namespace, first: Driven, count: int) -> list[Kernel]:
     pending = begun(options, first, count)
     played(first, pending, WARM)
     found = kernels(lambda: played(first, pending, REPLAYED))
-    for stream in pending:
-        first.close(stream)
+    closed(first, pending)
     return found
 
 

@@ -16,7 +16,7 @@ from tensorfold.families.glm53.plugin import FAMILY
 from tensorfold.tools import widths
 from tensorfold.tools.bench_cache import Row
 from tensorfold.tools.decode.engines import RandomTensors
-from tensorfold.tools.decode.split_figures import ARMS, WHOLE, judged
+from tensorfold.tools.decode.split_figures import ARMS, WHOLE, drifts, judged
 from tensorfold.tools.own_command import own_command
 
 
@@ -110,3 +110,17 @@ def test_what_does_not_hold_is_told(changed: dict[str, Any], missed: list[str]) 
     rows[WHOLE] = [row(failed="503"), row(failed="503")]
     lines = judged(options, found).tables[0].rows
     assert [line[3] for line in lines] == ["unmeasured", "unmeasured"]
+
+
+def test_a_machine_that_gets_slower_moves_no_arm_from_the_other() -> None:
+    seconds: dict[str, list[float]] = {arm: [] for arm in dict.fromkeys(ARMS)}
+    # Slower by the round, and for a while by half.
+    pace = iter(range(1000))
+    for turn in range(40):
+        slow = 1.5 if 10 <= turn < 25 else 1.0
+        for arm in ARMS:
+            seconds[arm].append(slow * (1 + next(pace) / 1000) * (1.01 if arm == "rows" else 1))
+    found = drifts(seconds)
+    assert found[WHOLE] == 0
+    assert found["cost"] == pytest.approx(0, abs=1e-9)
+    assert found["rows"] == pytest.approx(0.01, abs=1e-9)

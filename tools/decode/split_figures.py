@@ -64,7 +64,7 @@ def judged(options: argparse.Namespace, found: Mapping[str, Any]) -> Outcome:
     rounds = []
     for count, own in found["rounds"].items():
         medians = {arm: statistics.median(each) for arm, each in own["seconds"].items() if each}
-        drift = max(abs(one / medians[WHOLE] - 1) for one in medians.values())
+        drift = max(map(abs, drifts(own["seconds"]).values()))
         checks.append(
             Check(
                 name=f"rounds of {count}: no arm is 0.5 % from whole",
@@ -107,6 +107,21 @@ def judged(options: argparse.Namespace, found: Mapping[str, Any]) -> Outcome:
             },
         },
     )
+
+
+def drifts(seconds: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """How far each arm's rounds are from those beside a whole index: the median over turns, in
+    which every arm has two rounds, one before and one after the other arms'."""
+    pairs = {
+        arm: [sum(each[at : at + 2]) for at in range(0, len(each), 2)]
+        for arm, each in seconds.items()
+    }
+    return {
+        arm: statistics.median(
+            one / whole - 1 for one, whole in zip(each, pairs[WHOLE], strict=True)
+        )
+        for arm, each in pairs.items()
+    }
 
 
 def times_of(rows: Sequence[Row]) -> list[float]:
