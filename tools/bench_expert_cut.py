@@ -56,6 +56,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--widths", choices=("true", "tiny"), default="tiny")
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--backend", default="cpu-reference")
+    parser.add_argument("--no-compile", action="store_true", help="captured, not compiled")
     parser.add_argument("--dtype", default="", help="as `tensorfold serve` takes it")
     parser.add_argument("--streams", default="1,8,32", help="streams of a round, a row each")
     parser.add_argument("--context", type=int, default=64, help="rows before those rounds")
@@ -97,6 +98,8 @@ def ranked(options: argparse.Namespace, place: Place) -> int:
         "copies": False,
     }
     raw = RAW[options.family, options.widths](options.layers)
+    if options.no_compile:
+        flags["compile"] = False
     engine = engines.opened(
         offer.value, raw, options.backend, read(flags, {}), no_progress, place=place
     )
