@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -72,7 +73,7 @@ def write_rows(by_row: np.ndarray, runs: Sequence[Run], own: Spans, storage: Sto
     write_places(by_row, own, storage)
     ids, lane, position, offset, slot = by_row
     real = int(own.counts.sum())
-    ids[:real] = [token for run in runs for token in run.tokens]
+    ids[:real] = list(chain.from_iterable([run.tokens for run in runs]))
     position[:real] = np.repeat(own.starts, own.counts) + offset[:real]
     page = storage.spec.page
     slot[:real] = (storage.table_LP[lane, position // page] * page + position % page)[:real]

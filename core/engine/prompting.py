@@ -40,7 +40,7 @@ class Prompting:
         whole vocabulary."""
         own = [streams[piece.stream] for piece in pieces]
         runs, given, wants = [], [], []
-        following: list[int] = []
+        real = 0
         ending: dict[int, Want] = {}
         masks: dict[int, bytes] = {}
         reads: list[tuple[int, int]] = []
@@ -48,20 +48,19 @@ class Prompting:
         for place, (piece, stream) in enumerate(zip(pieces, own, strict=True)):
             prompt = stream.opening.prompt
             runs.append(Run(prompt[piece.start : piece.end], stream.seat.lane, piece.start))
-            after = prompt[piece.start + 1 : piece.end + 1]
             ends = piece.end == len(prompt)
             if piece.logprobs is not None:
-                reads += enumerate(after, len(following))
+                reads += enumerate(prompt[piece.start + 1 : piece.end + 1], real)
                 read_top = max(read_top, piece.logprobs)
-            given.append(-1 if ends else after[-1])
-            following += (*after, 0) if ends else after
+            given.append(-1 if ends else prompt[piece.end])
+            real += piece.end - piece.start
             wants.append(min(piece.want, self.limits.most) if ends else 0)
             if ends:
                 ending[place] = Want(stream, piece.end)
                 if piece.mask is not None:
                     masks[place] = piece.mask
         span = batch.spans(runs)
-        real, num_streams = len(following), len(pieces)
+        num_streams = len(pieces)
         rows = self.rounded(real) if not reads and not any(piece.split for piece in pieces) else 0
         whole = rows > 0
         if whole:
@@ -100,9 +99,12 @@ class Prompting:
         batch.write_rows(blocks["row"], runs, span, self.storage)
         batch.write_streams(blocks["stream"], span, self.storage)
         asked.write_keys(blocks)
-        blocks["last"][: len(pieces)] = span.firsts + span.counts - 1
+        last = span.firsts + span.counts - 1
+        blocks["last"][: len(pieces)] = last
         blocks["given"][: len(pieces)] = given
-        blocks["following"][:real] = following
+        # Every row's next one in the batch, but for a piece's last: nothing is known after an end.
+        blocks["following"][: real - 1] = blocks["row"][0, 1:real]
+        blocks["following"][last] = np.maximum(given, 0)
         if num_blocks:
             blocks["block"][:num_blocks], blocks["block_lane"][:num_blocks] = grid_rows, grid_lanes
         if reads:
