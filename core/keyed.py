@@ -59,10 +59,10 @@ def gumbel(key: int, token: int) -> float:
     return -log(-log(uniform))
 
 
-def derived_seed(prompt: Sequence[int]) -> int:
-    """The seed of a request that names none: a repeated prompt repeats its reply."""
-    text = ",".join(map(str, prompt)).encode()
-    return int.from_bytes(hashlib.sha256(b"seed:" + text).digest()[:8], "little", signed=True)
+def derived_seed(prompt: bytes) -> int:
+    """The seed of a request that names none: a repeated prompt repeats its reply. The prompt's ids
+    are in decimal, joined by commas."""
+    return int.from_bytes(hashlib.sha256(b"seed:" + prompt).digest()[:8], "little", signed=True)
 
 
 def sibling_seed(seed: int, index: int) -> int:
@@ -75,4 +75,9 @@ def sibling_seed(seed: int, index: int) -> int:
 
 def token_sha256(tokens: Sequence[int]) -> str:
     """SHA-256 over token ids in decimal, joined by commas: the receipt's hash."""
-    return hashlib.sha256(",".join(map(str, tokens)).encode()).hexdigest()
+    return text_sha256(",".join(map(str, tokens)).encode())
+
+
+def text_sha256(text: bytes) -> str:
+    """`token_sha256` of ids that are there in decimal, joined by commas."""
+    return hashlib.sha256(text).hexdigest()

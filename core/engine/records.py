@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import struct
+from base64 import b64decode, b64encode
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from hashlib import blake2b
 from typing import Any
 
 from tensorfold.core.engine_api import Filled, Opening, Piece, Sampling, Saved, Window
+from tensorfold.core.token_ids import as_words
 
 KINDS: Mapping[str, Any] = {
     kind.__name__: kind for kind in (Opening, Piece, Sampling, Saved, Window)
 }
-KIND, BYTES = "kind", "bytes"
+KIND, BYTES, IDS = "kind", "bytes", "ids"
+# Lists of numbers from this length on are one text of four bytes a number.
+MANY = 64
 
 
 class Unreadable(Exception):
@@ -34,12 +39,34 @@ def plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return {KIND: BYTES, "hex": value.hex()}
     if isinstance(value, list | tuple):
-        return [plain(entry) for entry in value]
+        packed = in_one(value) if len(value) >= MANY else None
+        return [plain(entry) for entry in value] if packed is None else packed
     if isinstance(value, dict):
         assert KIND not in value, value
         return {name: plain(entry) for name, entry in value.items()}
     assert value is None or isinstance(value, bool | int | float | str), value
     return value
+
+
+def in_one(value: Sequence[Any]) -> dict[str, str] | None:
+    """Numbers as one text; none where one of them is no number of four bytes without a sign.
+
+    Prompts are long, and ranks wait for them.
+    """
+    if set(map(type, value)) != {int}:
+        return None
+    words = as_words(value)
+    if words is None:
+        return None
+    raw = words.astype("<u4", copy=False).tobytes()
+    return {KIND: IDS, "base64": b64encode(raw).decode()}
+
+
+def out_of_one(text: str) -> tuple[int, ...]:
+    raw = b64decode(text, validate=True)
+    if len(raw) % 4:
+        raise ValueError(f"{len(raw)} bytes of numbers that have four each")
+    return struct.unpack(f"<{len(raw) // 4}I", raw)
 
 
 def decode(raw: bytes) -> Any:
@@ -52,9 +79,6 @@ def decode(raw: bytes) -> Any:
 
 def whole(value: Any) -> Any:
     if isinstance(value, list):
-        # Prompts are long and hold numbers alone.
-        if set(map(type, value)) == {int}:
-            return tuple(value)
         return tuple(whole(entry) for entry in value)
     if not isinstance(value, dict):
         return value
@@ -62,6 +86,8 @@ def whole(value: Any) -> Any:
     kind = value.get(KIND)
     if kind is None:
         return parts
+    if kind == IDS:
+        return out_of_one(parts["base64"])
     return bytes.fromhex(parts["hex"]) if kind == BYTES else KINDS[kind](**parts)
 
 

@@ -23,6 +23,7 @@ from tensorfold.core.lane_host.replies import Reply
 from tensorfold.core.lane_host.stream import CLOSING, LOST, Deliver, HostStats, Job
 from tensorfold.core.lane_host.trace import Trace
 from tensorfold.core.lane_host.turn import Turns
+from tensorfold.core.token_ids import all_below
 
 __all__ = ["Host", "HostOptions"]
 
@@ -160,7 +161,7 @@ class Host:
         tokens = len(job.prompt) + job.most
         if not job.prompt:
             raise RequestError("the prompt is empty", code="empty_prompt")
-        if min(job.prompt) < 0 or max(job.prompt) >= self.info.vocab_size:
+        if not all_below(job.prompt, self.info.vocab_size):
             raise RequestError(f"a prompt token is outside 0 to {self.info.vocab_size - 1}")
         if job.most < 1:
             raise RequestError(f"a reply has at least 1 token, not {job.most}", param="max_tokens")

@@ -15,7 +15,7 @@ from tensorfold.core.server.receipt import receipt, receipts, usage
 from tensorfold.core.server.replies import Reply, failure, make_replies
 from tensorfold.core.server.service import LOG, Service
 from tensorfold.core.server.shapes import Shape
-from tensorfold.core.server.sse import EventStream, ReaderGone, dumps, send_whole
+from tensorfold.core.server.sse import EventStream, ReaderGone, Written, dumps_object, send_whole
 
 Object = dict[str, Any]
 
@@ -51,7 +51,7 @@ class Answer:
         identity = self.service.info.identity
         return receipts(
             [
-                receipt(reply.job, reply.end.counts, identity)
+                receipt(reply.job, reply.end.counts, identity, self.order.text_of(reply.index))
                 for reply in self.replies.values()
                 if reply.end is not None
             ]
@@ -61,8 +61,8 @@ class Answer:
         """The prompts' ids where they are asked for: one list, or one a prompt."""
         if not self.order.params.return_token_ids:
             return {}
-        ids = [list(prompt.ids) for prompt in self.order.prompts]
-        return {"prompt_token_ids": ids[0] if len(ids) == 1 else ids}
+        ids = [f"[{text.decode()}]" for text in self.order.texts]
+        return {"prompt_token_ids": Written(ids[0] if len(ids) == 1 else f"[{','.join(ids)}]")}
 
     # -- whole ---------------------------------------------------------------------------------
 
@@ -81,7 +81,7 @@ class Answer:
             "tensorfold": self.receipts(),
         }
         return await send_whole(
-            request, dumps(body), self.service.settings.reader_timeout, name=self.id
+            request, dumps_object(body), self.service.settings.reader_timeout, name=self.id
         )
 
     # -- streamed ------------------------------------------------------------------------------

@@ -55,7 +55,7 @@ def read_prompts(fields: Fields, service: Service) -> list[Prompt]:
         return [read_prompt(value, "prompt", service)]
     if not isinstance(value, list) or not value:
         raise fields.wrong("prompt", "a string, an array of token ids, or an array of these")
-    if not any(isinstance(item, str | list) for item in value):
+    if {str, list}.isdisjoint(map(type, value)):
         return [read_prompt(value, "prompt", service)]
     if len(value) > MOST_PROMPTS:
         raise RequestError(

@@ -12,22 +12,29 @@ from tensorfold.core.lane_host.stream import Job, never
 from tensorfold.core.server.params import Params
 from tensorfold.core.server.service import Service
 from tensorfold.core.text import Prompt, ReadingRules, TooLong, ends_at_stop
+from tensorfold.core.token_ids import decimals
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Order:
     """What one request asked for.
 
-    `jobs` are `n` replies to every prompt, prompt after prompt; `rules` matches them. `sections`
-    tells whether replies have reasoning. `unknown` names the fields that were ignored.
+    `jobs` are `n` replies to every prompt, prompt after prompt; `rules` matches them. `texts` are
+    the prompts' ids in decimal, joined by commas. `sections` tells whether replies have reasoning.
+    `unknown` names the fields that were ignored.
     """
 
     params: Params
     prompts: tuple[Prompt, ...]
+    texts: tuple[bytes, ...]
     jobs: tuple[Job, ...]
     rules: tuple[ReadingRules, ...]
     sections: bool
     unknown: frozenset[str]
+
+    def text_of(self, index: int) -> bytes:
+        """The text of the prompt that a reply is to."""
+        return self.texts[index // self.params.n]
 
 
 def make_order(
@@ -41,16 +48,20 @@ def make_order(
     """Raises `RequestError` where a prompt and its reply do not fit."""
     jobs: list[Job] = []
     rules: list[ReadingRules] = []
+    texts: list[bytes] = []
     for prompt in prompts:
         reading = rules_of(service, params, prompt, chat=chat)
         most = reply_bound(service, params, len(prompt.ids), chat=chat)
-        seed = derived_seed(prompt.ids) if params.seed is None else params.seed
+        text = decimals(prompt.ids)
+        texts.append(text)
+        seed = derived_seed(text) if params.seed is None else params.seed
         for index in range(params.n):
             jobs.append(make_job(service, params, prompt, reading, most, sibling_seed(seed, index)))
             rules.append(reading)
     return Order(
         params=params,
         prompts=tuple(prompts),
+        texts=tuple(texts),
         jobs=tuple(jobs),
         rules=tuple(rules),
         sections=chat and service.text.markers is not None,

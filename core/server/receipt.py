@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tensorfold.core.keyed import token_sha256
+from tensorfold.core.keyed import text_sha256
 from tensorfold.core.lane_host.stream import Counts, Job
 
 
-def receipt(job: Job, counts: Counts, identity: str) -> dict[str, Any]:
-    """The `tensorfold` object of a reply."""
+def receipt(job: Job, counts: Counts, identity: str, prompt: bytes) -> dict[str, Any]:
+    """The `tensorfold` object of a reply to a prompt of these ids, in decimal with commas."""
     decoding = counts.decode_seconds
     speed = (counts.tokens - 1) / decoding if counts.tokens > 1 and decoding > 0 else None
     return {
         "token_sha256": counts.token_sha256,
-        "prompt_sha256": token_sha256(job.prompt),
+        "prompt_sha256": text_sha256(prompt),
         "engine": identity,
         "seed": job.seed,
         "rounds": counts.rounds,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -33,6 +34,23 @@ class ReaderGone(Exception):
 
 def dumps(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+class Written(str):
+    """A value's JSON, as `dumps` writes it: of what is long, and was written before."""
+
+    __slots__ = ()
+
+
+def dumps_object(value: Mapping[str, Any]) -> str:
+    """An object whose own values may be `Written` already."""
+    if Written not in map(type, value.values()):
+        return dumps(value)
+    members = [
+        f"{dumps(name)}:{item if type(item) is Written else dumps(item)}"
+        for name, item in value.items()
+    ]
+    return "{" + ",".join(members) + "}"
 
 
 def error_object(error: RequestError) -> dict[str, Any]:
@@ -71,8 +89,8 @@ class EventStream:
         self.transport = transport
         self.transport.set_write_buffer_limits(high=TRANSPORT_LIMIT)
 
-    async def send(self, value: Any) -> None:
-        await self.write(f"data: {dumps(value).translate(LINE_ENDS)}\n\n")
+    async def send(self, value: Mapping[str, Any]) -> None:
+        await self.write(f"data: {dumps_object(value).translate(LINE_ENDS)}\n\n")
 
     async def comment(self) -> None:
         await self.write(": ping\n\n")

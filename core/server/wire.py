@@ -9,10 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tensorfold.core.errors import RequestError
+from tensorfold.core.token_ids import all_below
 
 MOST_DEPTH = 64
 SURROGATE = re.compile(r"\\u[dD][89abAB]|\\u[dD][c-fC-F]")
 SHOWN = 80
+# Kinds of JSON of which every value is a good one, and holds no other.
+PLAIN = frozenset({int, bool, type(None)})
 
 
 def shown(value: object) -> str:
@@ -64,6 +67,9 @@ def check_values(value: dict[str, Any], *, surrogates: bool) -> None:
             if kind is dict or kind is list:
                 if len(levels) == MOST_DEPTH:
                     raise too_deep()
+                # Token ids are many.
+                if kind is list and PLAIN.issuperset(map(type, item)):
+                    continue
                 path.append(key)
                 levels.append(pairs_of(item))
                 break
@@ -199,6 +205,8 @@ class Fields:
 
 def token_ids(name: str, value: list[Any], vocab_size: int) -> tuple[int, ...]:
     """A list of token ids of a vocabulary."""
+    if not value or ({*map(type, value)} == {int} and all_below(value, vocab_size)):
+        return tuple(value)
     for index, id in enumerate(value):
         if type(id) is not int or not 0 <= id < vocab_size:
             where = f"{name}[{index}]"
@@ -206,4 +214,4 @@ def token_ids(name: str, value: list[Any], vocab_size: int) -> tuple[int, ...]:
                 f"{where} must be a token id from 0 to {vocab_size - 1}, not {shown(id)}",
                 param=name,
             )
-    return tuple(value)
+    raise AssertionError(f"{name} holds a bad token id, and none was found")

@@ -87,7 +87,7 @@ def test_the_highest_score_draws_each_token_as_often_as_its_probability() -> Non
 
 
 def test_a_seed_of_a_prompt_is_a_signed_64_bit_integer_and_repeats() -> None:
-    seeds = [keyed.derived_seed(prompt) for prompt in ((1, 2), (1, 2), (12,), (2, 1), ())]
+    seeds = [keyed.derived_seed(prompt) for prompt in (b"1,2", b"1,2", b"12", b"2,1", b"")]
     assert seeds[0] == seeds[1]
     assert len(set(seeds)) == 4
     assert all(-(2**63) <= seed < 2**63 for seed in seeds)

@@ -70,7 +70,7 @@ async def test_every_field_reaches_its_job(monkeypatch: pytest.MonkeyPatch) -> N
     assert plain.sampling == Sampling(temperature=1.0)
     assert (plain.end_tokens, plain.logprobs, plain.ends) == (frozenset(), None, never)
     assert (plain.background, plain.draft) == (False, True)
-    assert plain.seed == derived_seed(plain.prompt)
+    assert plain.seed == derived_seed(",".join(map(str, plain.prompt)).encode())
     assert (completion.logprobs, completion.end_tokens) == (0, {96})
 
 
