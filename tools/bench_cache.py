@@ -2,9 +2,10 @@
 
     python -m tensorfold.tools.bench_cache BASE MODEL [--prompt-tokens 4096 | --prompt-file FILE]
 
-Times are a client's: from the request to the first token, and from the first token to the last.
-What was kept of the prompt is told by the server's usage. Every reply is greedy and must be the
-same tokens; a missing or failed one is no reply. Exits with 1 when a check fails.
+Times are a client's: from the request to the first token, and from the first token to the last; the
+receipt tells the seconds from a prompt's admission to its first token. What was kept of the prompt
+is told by the server's usage. Every reply is greedy and must be the same tokens; a missing or
+failed one is no reply. Exits with 1 when a check fails.
 """
 
 from __future__ import annotations
@@ -32,8 +33,6 @@ from tensorfold.tools.sim.report import Cell, Check, Outcome, Table, document, s
 FIRST, REPEATED, CONCURRENT = "first", "repeated", "concurrent"
 UNMEASURED = "unmeasured"
 JSON = {"Content-Type": "application/json"}
-# A stream's first line holds the prompt's ids: some million of them.
-LINE_BYTES = 1 << 23
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,6 +46,7 @@ class Row:
     made: int = 0
     sha256: str = ""
     ttft_s: float = 0.0
+    prefill_s: float = 0.0
     decode: float | None = None
 
     @property
@@ -64,6 +64,7 @@ class Row:
             "kind": self.kind,
             "token_sha256": self.sha256,
             "ttft_s": self.ttft_s,
+            "prefill_s": self.prefill_s,
             "decode_tok_s": UNMEASURED if self.decode is None else self.decode,
         }
 
@@ -118,7 +119,7 @@ def run(options: argparse.Namespace) -> int:
 
 async def measure(options: argparse.Namespace) -> list[Row]:
     connector = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(connector=connector, read_bufsize=LINE_BYTES) as session:
+    async with aiohttp.ClientSession(connector=connector) as session:
         server = await connect(session, options.base, options.timeout)
         prompt = made_prompt(options, server)
         one_by_one = [FIRST, *[REPEATED] * options.repeats]
@@ -154,7 +155,6 @@ async def asked(
         "ignore_eos": True,
         "stream": True,
         "stream_options": {"include_usage": True},
-        "return_token_ids": True,
     }
     # A long prompt is sent piece by piece.
     sent = io.BytesIO(json.dumps(body).encode())
@@ -172,13 +172,15 @@ async def asked(
             async for line in response.content:
                 if not line.startswith(b"data: {"):
                     continue
+                came = time.perf_counter()
                 event = json.loads(line.removeprefix(b"data: "))
                 if "error" in event:
                     return Row(phase=phase, failed=event["error"]["message"])
                 receipt = event.get("tensorfold") or receipt
                 usage = event.get("usage") or usage
-                if any(choice.get("token_ids") for choice in event["choices"]):
-                    times.append(time.perf_counter())
+                # An event with a choice is of tokens that have come.
+                if event["choices"]:
+                    times.append(came)
     except (aiohttp.ClientError, TimeoutError, ValueError) as error:
         return Row(phase=phase, failed=str(error) or type(error).__name__)
     return row(phase, began, times, usage, receipt)
@@ -191,7 +193,8 @@ def row(
     usage: dict[str, Any],
     receipt: dict[str, Any],
 ) -> Row:
-    if not times or "token_sha256" not in receipt or "completion_tokens" not in usage:
+    told = {"token_sha256", "prefill_seconds"} <= receipt.keys() and "completion_tokens" in usage
+    if not times or not told:
         return Row(phase=phase, failed="the stream ended without tokens, usage or receipt")
     made = usage["completion_tokens"]
     seconds = times[-1] - times[0]
@@ -202,6 +205,7 @@ def row(
         made=made,
         sha256=receipt["token_sha256"],
         ttft_s=times[0] - began,
+        prefill_s=receipt["prefill_seconds"],
         decode=(made - 1) / seconds if made > 1 and seconds > 0 else None,
     )
 
@@ -271,15 +275,26 @@ def table(rows: Sequence[Row], options: argparse.Namespace) -> Table:
     cells: list[tuple[Cell, ...]] = []
     for one in rows:
         if one.failed is not None:
-            cells.append((one.phase, *[UNMEASURED] * 7))
+            cells.append((one.phase, *[UNMEASURED] * 8))
             continue
         rate = UNMEASURED if one.decode is None else f"{one.decode:.1f}"
         figures = (one.prompt, one.cached, one.made, one.kind, one.sha256[:12])
-        cells.append((one.phase, *figures, f"{one.ttft_s:.3f}", rate))
+        times = (f"{one.ttft_s:.3f}", f"{one.prefill_s:.3f}")
+        cells.append((one.phase, *figures, *times, rate))
     return Table(
         title=f"one prompt, {options.tokens} tokens a reply, {options.repeats} repeats, "
         f"{options.streams} at once",
-        columns=("request", "prompt", "cached", "made", "kind", "tokens", "ttft, s", "tok/s"),
+        columns=(
+            "request",
+            "prompt",
+            "cached",
+            "made",
+            "kind",
+            "tokens",
+            "ttft, s",
+            "prefill, s",
+            "tok/s",
+        ),
         rows=tuple(cells),
     )
 

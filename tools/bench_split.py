@@ -4,10 +4,11 @@
 
 A family at its released widths with few layers and random weights, a GPU a rank. Each prompt goes
 cold over HTTP to one server whose index is whole, split by rows, by cost, by cost, by rows and
-whole again; first tokens are timed by `bench_cache`, and every reply must be the same tokens. The
-index's part of the kernels' time is rank 0's. Rounds are timed through the engine's own calls,
-beside their floor: the bytes of the rank that has most to read over the measured copy rate, and the
-exchanges, each timed alone. Exits with 1 when a check fails.
+whole again; first tokens are timed by `bench_cache`, and by the receipts from the prompt's
+admission on, and every reply must be the same tokens. The index's part of the kernels' time is rank
+0's. Rounds are timed through the engine's own calls, beside their floor: the bytes of the rank that
+has most to read over the measured copy rate, and the exchanges, each timed alone. Exits with 1 when
+a check fails.
 """
 
 from __future__ import annotations
@@ -352,9 +353,7 @@ async def cold(
     asking = argparse.Namespace(model=bursting.MODEL, tokens=REPLY, timeout=600.0)
     async with serving(engine=lent, text=text, settings=settings, model=bursting.MODEL) as here:
         connector = aiohttp.TCPConnector(limit=0)
-        async with aiohttp.ClientSession(
-            connector=connector, read_bufsize=bench_cache.LINE_BYTES
-        ) as session:
+        async with aiohttp.ClientSession(connector=connector) as session:
             server = await connect(session, here.address, asking.timeout)
             return await bench_cache.asked(server, asking, prompt, bench_cache.FIRST)
 

@@ -61,6 +61,8 @@ def test_every_arm_is_run_cold_and_gives_the_same_tokens(tmp_path: Path) -> None
     assert found["info"]["ranks"] == 2
     for arm, own in found["prompts"]["2304"].items():
         assert len(own["ttft_s"]) == ARMS.count(arm)
+        times = zip(own["ttft_s"], own["prefill_s"], strict=True)
+        assert all(first > prefill > 0 for first, prefill in times)
     for own in found["rounds"].values():
         # Two ranks, and three layers with experts; no expert is read of nobody's.
         assert [len(picked) for picked in own["picked"]] == [3, 3]

@@ -41,7 +41,11 @@ def judged(options: argparse.Namespace, found: Mapping[str, Any]) -> Outcome:
         )
         base = times_of(own["rows"][WHOLE])
         told[length] = {
-            arm: {"ttft_s": times_of(each), "index": own["index"].get(arm)}
+            arm: {
+                "ttft_s": times_of(each),
+                "prefill_s": prefills_of(each),
+                "index": own["index"].get(arm),
+            }
             for arm, each in own["rows"].items()
         }
         for arm, each in own["rows"].items():
@@ -59,6 +63,7 @@ def judged(options: argparse.Namespace, found: Mapping[str, Any]) -> Outcome:
                     f"{min(times):.4f} to {max(times):.4f}",
                     gain,
                     "unmeasured" if share is None else f"{share:.1%}",
+                    f"{statistics.median(prefills_of(each)):.4f}",
                 )
             )
     rounds = []
@@ -89,7 +94,14 @@ def judged(options: argparse.Namespace, found: Mapping[str, Any]) -> Outcome:
             *(profile_table(name, each) for name, each in profiles.items() if each),
             Table(
                 title=f"{ranks}: cold prompts in chunks of {options.chunk}",
-                columns=("prompt", "first token, s", "range", "against whole", "index"),
+                columns=(
+                    "prompt",
+                    "first token, s",
+                    "range",
+                    "against whole",
+                    "index",
+                    "prefill, s",
+                ),
                 rows=tuple(lines),
             ),
             Table(
@@ -126,3 +138,8 @@ def drifts(seconds: Mapping[str, Sequence[float]]) -> dict[str, float]:
 
 def times_of(rows: Sequence[Row]) -> list[float]:
     return [row.ttft_s for row in rows if row.failed is None]
+
+
+def prefills_of(rows: Sequence[Row]) -> list[float]:
+    """Seconds from each prompt's admission to its first token, by the receipts."""
+    return [row.prefill_s for row in rows if row.failed is None]
