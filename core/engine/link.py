@@ -6,12 +6,14 @@ closes, is lost, and with it the engine: on every rank, with the reason.
 
 from __future__ import annotations
 
-import queue
+import select
 import selectors
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from tensorfold.core.engine.records import Unreadable, decode, encode
@@ -23,10 +25,21 @@ SILENT_SECONDS = 3.5
 # A watcher that was itself away so long cannot blame the others for their silence.
 AWAY_SECONDS = 2.0
 READ_BYTES = 1 << 16
+# Before a thread that hears beside its work hears on, where more may come.
+MORE_SECONDS = 0.005
 # For ranks to make the calls that they have, once no more come.
 LAST_SECONDS = 4.0
 
 OnLost = Callable[[str], None]
+
+
+def framed(table: Mapping[str, Any]) -> bytes:
+    raw = encode(dict(table))
+    assert len(raw) <= MOST, len(raw)
+    return len(raw).to_bytes(LENGTH_BYTES, "big") + raw
+
+
+BEAT = framed({"beat": 1})
 
 
 class Frames:
@@ -36,14 +49,25 @@ class Frames:
         sock.settimeout(SILENT_SECONDS)
         self.sock = sock
         self.gate = threading.Lock()
+        self.room = select.poll()
+        self.room.register(sock, select.POLLOUT)
         self.pending = bytearray()
         self.heard = time.monotonic()
 
     def send(self, table: Mapping[str, Any]) -> None:
-        raw = encode(dict(table))
-        assert len(raw) <= MOST, len(raw)
+        raw = framed(table)
         with self.gate:
-            self.sock.sendall(len(raw).to_bytes(LENGTH_BYTES, "big") + raw)
+            self.sock.sendall(raw)
+
+    def beat(self) -> None:
+        """Say that this end is there, unless it is saying more than the other takes by now: whoever
+        beats goes on hearing, which the other may wait for."""
+        if self.gate.acquire(blocking=False):
+            try:
+                if self.room.poll(0):
+                    self.sock.sendall(BEAT)
+            finally:
+                self.gate.release()
 
     def receive(self) -> list[dict[str, Any]]:
         """The frames that have come whole; raises `EOFError` once the other end has closed."""
@@ -118,9 +142,12 @@ class Leader:
         return self.step
 
     def tell(self, table: Mapping[str, Any]) -> None:
+        self.each(lambda end: end.send(table))
+
+    def each(self, say: Callable[[Frames], None]) -> None:
         for rank, end in self.ends.items():
             try:
-                end.send(table)
+                say(end)
             except OSError as error:
                 self.lose(f"rank {rank} takes no more calls: {error or type(error).__name__}")
 
@@ -166,7 +193,7 @@ class Leader:
                     continue
                 if now - beaten > BEAT_SECONDS:
                     beaten = now
-                    self.tell({"beat": 1})
+                    self.each(Frames.beat)
                 for end in watch.silent(*self.ends.values()):
                     (rank,) = [rank for rank, own in self.ends.items() if own is end]
                     self.lose(f"rank {rank} has been silent for {SILENT_SECONDS:g} s")
@@ -201,7 +228,8 @@ class Leader:
 
 
 class Follower:
-    """Another rank's end. A thread hears rank 0; `next` gives its calls in order.
+    """Another rank's end. `next` hears rank 0 itself, and gives its calls in order; a thread beats,
+    and hears rank 0 while nobody asks for its calls.
 
     `on_lost` is called at most once, on that thread, with the reason.
     """
@@ -209,13 +237,23 @@ class Follower:
     def __init__(self, end: Frames, on_lost: OnLost) -> None:
         self.frames = end
         self.on_lost = on_lost
-        self.calls: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-        self.thread = threading.Thread(target=self.listen, name="rank 0", daemon=True)
+        # One thread reads at a time: a call that went from one to another would be late.
+        self.reading = threading.Lock()
+        self.gate = threading.Lock()
+        self.poll = select.poll()
+        self.poll.register(end.sock, select.POLLIN)
+        self.calls: deque[dict[str, Any]] = deque()
+        self.over = threading.Event()
+        self.reason: str | None = None
+        self.thread = threading.Thread(target=self.watch, name="rank 0", daemon=True)
         self.thread.start()
 
     def next(self) -> dict[str, Any] | None:
         """The next call, or none when there will be no more."""
-        return self.calls.get()
+        with self.reading:
+            while not self.calls and not self.over.is_set():
+                self.hear(BEAT_SECONDS / 2)
+            return self.calls.popleft() if self.calls else None
 
     def report(self, step: int, outcome: str) -> None:
         self.frames.send({"step": step, "outcome": outcome})
@@ -229,34 +267,51 @@ class Follower:
         self.thread.join()
         self.frames.close()
 
-    def listen(self) -> None:
-        reason = self.heard_to_the_end()
-        self.calls.put(None)
-        if reason is not None:
-            self.on_lost(reason)
+    def hear(self, seconds: float) -> bool:
+        """Take what has come, or comes in that time, if anything; for whoever is `reading`."""
+        if not self.poll.poll(1000 * seconds):
+            return False
+        try:
+            heard = self.frames.receive()
+        except (EOFError, OSError):
+            self.end("rank 0 has ended")
+            return False
+        except Unreadable as error:
+            self.end(f"rank 0 said what cannot be read: {error}")
+            return False
+        for table in heard:
+            if "end" in table:
+                self.end(None)
+            elif "lost" in table:
+                self.end(str(table["lost"]))
+            elif "call" in table:
+                self.calls.append(table)
+        return True
 
-    def heard_to_the_end(self) -> str | None:
-        """Hear rank 0 out; why it ended, or none where it said that it does."""
-        watch, beaten = Watch(), 0.0
-        with selectors.DefaultSelector() as selector:
-            selector.register(self.frames.sock, selectors.EVENT_READ)
-            while True:
+    def end(self, reason: str | None) -> None:
+        """No more calls come, for that reason, or because rank 0 said so."""
+        with self.gate:
+            if not self.over.is_set():
+                self.reason = reason
+                self.over.set()
+
+    def watch(self) -> None:
+        watch, beaten, more = Watch(), 0.0, False
+        # Rank 0 may wait for what it says to be heard.
+        while not self.over.wait(MORE_SECONDS if more else BEAT_SECONDS / 2):
+            now = time.monotonic()
+            if now - beaten > BEAT_SECONDS:
+                beaten = now
+                # Whether it is gone is heard.
+                with suppress(OSError):
+                    self.frames.beat()
+            more = False
+            if self.reading.acquire(blocking=False):
                 try:
-                    heard = self.frames.receive() if selector.select(BEAT_SECONDS / 2) else []
-                    now = time.monotonic()
-                    if now - beaten > BEAT_SECONDS:
-                        beaten = now
-                        self.frames.send({"beat": 1})
-                except (EOFError, OSError):
-                    return "rank 0 has ended"
-                except Unreadable as error:
-                    return f"rank 0 said what cannot be read: {error}"
-                for table in heard:
-                    if "end" in table:
-                        return None
-                    if "lost" in table:
-                        return str(table["lost"])
-                    if "call" in table:
-                        self.calls.put(table)
-                if watch.silent(self.frames):
-                    return f"rank 0 has been silent for {SILENT_SECONDS:g} s"
+                    more = self.hear(0)
+                finally:
+                    self.reading.release()
+            if watch.silent(self.frames):
+                self.end(f"rank 0 has been silent for {SILENT_SECONDS:g} s")
+        if self.reason is not None:
+            self.on_lost(self.reason)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import struct
 from base64 import b64decode, b64encode
-from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
 from hashlib import blake2b
+from operator import attrgetter
 from typing import Any
 
 from tensorfold.core.engine_api import Filled, Opening, Piece, Sampling, Saved, Window
@@ -16,8 +17,15 @@ from tensorfold.core.token_ids import as_words
 KINDS: Mapping[str, Any] = {
     kind.__name__: kind for kind in (Opening, Piece, Sampling, Saved, Window)
 }
-KIND, BYTES, IDS = "kind", "bytes", "ids"
-# Lists of numbers from this length on are one text of four bytes a number.
+NAMES: Mapping[str, tuple[str, ...]] = {
+    name: tuple(item.name for item in fields(kind)) for name, kind in KINDS.items()
+}
+# All of a record's values, in the order of its names.
+VALUES: Mapping[type, Callable[[Any], tuple[Any, ...]]] = {
+    kind: attrgetter(*NAMES[name]) for name, kind in KINDS.items()
+}
+KIND, BYTES, IDS, OF = "kind", "bytes", "ids", "of"
+# A record's lists of numbers from this length on are one text of four bytes a number.
 MANY = 64
 
 
@@ -25,27 +33,30 @@ class Unreadable(Exception):
     """Bytes that are no record of ours, in words."""
 
 
-def encode(value: Any) -> bytes:
-    """Records, numbers, texts, bytes, and tuples and tables of them."""
-    return json.dumps(plain(value), separators=(",", ":")).encode()
-
-
-def plain(value: Any) -> Any:
-    if is_dataclass(value) and not isinstance(value, type):
-        name = type(value).__name__
-        assert name in KINDS, name
-        parts = {item.name: plain(getattr(value, item.name)) for item in fields(value)}
-        return {KIND: name, **parts}
+def plain(value: Any) -> dict[str, Any]:
+    """What is no plain data, as a table."""
     if isinstance(value, bytes):
-        return {KIND: BYTES, "hex": value.hex()}
-    if isinstance(value, list | tuple):
-        packed = in_one(value) if len(value) >= MANY else None
-        return [plain(entry) for entry in value] if packed is None else packed
-    if isinstance(value, dict):
-        assert KIND not in value, value
-        return {name: plain(entry) for name, entry in value.items()}
-    assert value is None or isinstance(value, bool | int | float | str), value
-    return value
+        return {KIND: BYTES, OF: value.hex()}
+    kind = type(value)
+    assert kind in VALUES, value
+    of = [
+        entry if type(entry) is not tuple or len(entry) < MANY else shorter(entry)
+        for entry in VALUES[kind](value)
+    ]
+    return {KIND: kind.__name__, OF: of}
+
+
+ENCODER = json.JSONEncoder(separators=(",", ":"), default=plain)
+
+
+def encode(value: Any) -> bytes:
+    """Records, numbers, texts, bytes, and tuples and tables of them; no table has a `kind`."""
+    return ENCODER.encode(value).encode()
+
+
+def shorter(value: Sequence[Any]) -> Any:
+    packed = in_one(value)
+    return value if packed is None else packed
 
 
 def in_one(value: Sequence[Any]) -> dict[str, str] | None:
@@ -59,7 +70,7 @@ def in_one(value: Sequence[Any]) -> dict[str, str] | None:
     if words is None:
         return None
     raw = words.astype("<u4", copy=False).tobytes()
-    return {KIND: IDS, "base64": b64encode(raw).decode()}
+    return {KIND: IDS, OF: b64encode(raw).decode()}
 
 
 def out_of_one(text: str) -> tuple[int, ...]:
@@ -79,16 +90,18 @@ def decode(raw: bytes) -> Any:
 
 def whole(value: Any) -> Any:
     if isinstance(value, list):
-        return tuple(whole(entry) for entry in value)
+        return tuple([whole(entry) for entry in value])
     if not isinstance(value, dict):
         return value
-    parts = {name: whole(entry) for name, entry in value.items() if name != KIND}
     kind = value.get(KIND)
     if kind is None:
-        return parts
+        return {name: whole(entry) for name, entry in value.items()}
+    of = value[OF]
+    if kind == BYTES:
+        return bytes.fromhex(of)
     if kind == IDS:
-        return out_of_one(parts["base64"])
-    return bytes.fromhex(parts["hex"]) if kind == BYTES else KINDS[kind](**parts)
+        return out_of_one(of)
+    return KINDS[kind](**dict(zip(NAMES[kind], map(whole, of), strict=True)))
 
 
 def digest(result: Any) -> str:

@@ -90,8 +90,9 @@ def test_any_bytes_are_read_or_refused(raw: bytes) -> None:
     [
         b"{",
         b'{"kind":"Popen"}',
-        b'{"kind":"Piece","stream":1}',
-        b'{"kind":"bytes","hex":"x"}',
+        b'{"kind":"Piece","of":[1]}',
+        b'{"kind":"Saved","of":[1,2,3,4]}',
+        b'{"kind":"bytes","of":"x"}',
         b"\xff",
         b'{"kind":[]}',
         b'{"kind":"bytes"}',

@@ -75,7 +75,7 @@ def test_many_numbers_come_to_other_ranks_as_they_were(ids: list[int], odd: Any)
 @pytest.mark.parametrize("text", ['"AAAA"', '"AAAAA"', '"AAAA AA=="', '"\\u00e9AAA"', "5", "null"])
 def test_numbers_that_are_broken_off_are_refused(text: str) -> None:
     with pytest.raises(Unreadable):
-        decode(b'{"kind":"ids","base64":' + text.encode() + b"}")
+        decode(b'{"kind":"ids","of":' + text.encode() + b"}")
 
 
 # -- at the door ---------------------------------------------------------------------------------
