@@ -53,6 +53,8 @@ class StreamCopies:
     place of each slot. `source` is where the match goes on, `length` its tokens so far.
     """
 
+    __slots__ = ("earlier", "heads", "key", "length", "source", "tokens")
+
     def __init__(self) -> None:
         self.tokens = array("i")
         self.earlier = array("i")
@@ -80,17 +82,18 @@ class StreamCopies:
 
     def rest(self, context: Sequence[int]) -> None:
         self.follow(context)
-        self.index()
-        if self.source == NOWHERE and len(self.earlier) == len(self.tokens):
-            self.search()
+        if len(self.earlier) < len(self.tokens):
+            place = self.index()
+            if place >= LEAST - 1 and self.source == NOWHERE:
+                self.search(place)
 
     def follow(self, context: Sequence[int]) -> None:
         """Take in the tokens that have come, and hold the match to them."""
         tokens = self.tokens
-        coming = context[len(tokens) :]
+        coming = list(context[len(tokens) :])
         if not coming:
             return
-        tokens.extend(coming)
+        tokens.fromlist(coming)
         if self.source != NOWHERE:
             end = self.source + len(coming)
             if tokens[self.source : end].tolist() == coming:
@@ -99,20 +102,23 @@ class StreamCopies:
             else:
                 self.source = NOWHERE
 
-    def index(self) -> None:
-        """Index what is not yet, `STEP` tokens at most."""
+    def index(self) -> int:
+        """Index what is not yet, `STEP` tokens at most; where the newest one's slot was before it,
+        if it has one and nothing is left to index."""
         if len(self.tokens) > len(self.heads):
             self.make_room()
         tokens, earlier, heads = self.tokens, self.earlier, self.heads
         key, slots = self.key, len(heads) - 1
-        place = len(earlier)
+        place, before = len(earlier), NOWHERE
         for token in tokens[place : place + STEP]:
             key = (key << BITS ^ token * SPREAD) & MASK
             slot = key * SPREAD >> 32 & slots
-            earlier.append(heads[slot])
+            before = heads[slot]
+            earlier.append(before)
             heads[slot] = place
             place += 1
         self.key = key
+        return before if place == len(tokens) else NOWHERE
 
     def make_room(self) -> None:
         """A slot for each token and more; the index starts afresh."""
@@ -121,21 +127,20 @@ class StreamCopies:
         self.earlier = array("i")
         self.key = 0
 
-    def search(self) -> None:
-        """The match by the rule above, if there is one."""
+    def search(self, place: int) -> None:
+        """The match by the rule above, if there is one, from the newest place of its slot on."""
         tokens = self.tokens
         last = len(tokens) - 1
-        if last < LEAST:
-            return
-        place = self.earlier[last]
-        if place < LEAST - 1:
-            return
-        end = tokens[last + 1 - LEAST :]
+        newest = tokens[last]
         best = 0
         for _ in range(TRIED):
             if place < LEAST - 1:
                 break
-            if tokens[place + 1 - LEAST : place + 1] == end:
+            # Most places that share a slot share nothing else.
+            if (
+                tokens[place] == newest
+                and tokens[place + 1 - LEAST : place + 1] == tokens[last + 1 - LEAST :]
+            ):
                 length = self.common(place, last)
                 if length > best:
                     best, self.source = length, place + 1

@@ -7,11 +7,15 @@ Whatever is learned fades, so that a source is judged by what it does now.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import TypeVar
+
+Depth = TypeVar("Depth")
 
 # Depths from the last one on are one, and so are labels between two bounds.
 DEPTHS = 6
+LAST = DEPTHS - 1
 BOUNDS = (0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 0.9375, 0.96875)
 # Labels looked up in steps fine enough for the bounds.
 STEPS = 64
@@ -29,57 +33,63 @@ MOST = 0.995
 UNKNOWN = 0.6
 
 
-class Source:
-    """What one source's guesses have been worth, in all streams.
+class Known:
+    """What one source's guesses at one depth have been worth, in all streams.
 
-    `values[depth][label]` is how often they come true; `depths` over all labels, for guesses that
-    are not made yet. `seen` and `depths_seen` count what each has learned from, up to FADES.
+    `values[label]` is how often they come true; `value` over all labels, for guesses that are not
+    made yet. `seen` and `count` tell what each has learned from, up to FADES.
     """
 
+    __slots__ = ("count", "seen", "value", "values")
+
     def __init__(self) -> None:
-        middles = [(low + high) / 2 for low, high in pairwise((0.0, *BOUNDS, 1.0))]
-        self.values = [list(middles) for _ in range(DEPTHS)]
-        self.seen = [[0] * len(middles) for _ in range(DEPTHS)]
-        self.depths = [UNKNOWN] * DEPTHS
-        self.depths_seen = [0] * DEPTHS
+        self.values = [(low + high) / 2 for low, high in pairwise((0.0, *BOUNDS, 1.0))]
+        self.seen = [0] * len(self.values)
+        self.value = UNKNOWN
+        self.count = 0
 
 
 class Fared:
-    """How one stream's guesses of one source fared, by depth: came true, beside what was expected.
-
-    `factor[depth]` is their ratio, 1 at first.
-    """
+    """How one stream's guesses of one source fared at one depth: came true, beside what was
+    expected. `factor` is their ratio, 1 at first."""
 
     __slots__ = ("expected", "factor", "true")
 
     def __init__(self) -> None:
-        self.true = [STREAM_TRUSTED] * DEPTHS
-        self.expected = [STREAM_TRUSTED] * DEPTHS
-        self.factor = [1.0] * DEPTHS
+        self.true = self.expected = STREAM_TRUSTED
+        self.factor = 1.0
 
 
-def calibrated(source: Source, fared: Fared, chances: Sequence[float]) -> list[float]:
+# Of one source, and of one stream beside it.
+Source = Sequence[Known]
+Stream = Sequence[Fared]
+
+
+def by_depth(begin: Callable[[], Depth]) -> list[Depth]:
+    return [begin() for _ in range(DEPTHS)]
+
+
+def calibrated(source: Source, stream: Stream, chances: Sequence[float]) -> list[float]:
     """The chance of each guess, given those before it, out of the source's own word."""
     found = []
-    values, factor = source.values, fared.factor
     depth = 0
     for own in chances:
-        value = values[depth][LABEL_OF[int(own * STEPS)]] * factor[depth]
+        value = source[depth].values[LABEL_OF[int(own * STEPS)]] * stream[depth].factor
         found.append(value if value < MOST else MOST)
-        if depth < DEPTHS - 1:
+        if depth < LAST:
             depth += 1
     return found
 
 
-def expected(source: Source, fared: Fared, most: int) -> list[float]:
+def expected(source: Source, stream: Stream, most: int) -> list[float]:
     """The chance of each guess that the source would make, before it is asked."""
-    depths = [min(depth, DEPTHS - 1) for depth in range(most)]
-    return [min(MOST, source.depths[depth] * fared.factor[depth]) for depth in depths]
+    depths = [min(depth, LAST) for depth in range(most)]
+    return [min(MOST, source[depth].value * stream[depth].factor) for depth in depths]
 
 
 def learn(
     source: Source,
-    fared: Fared,
+    stream: Stream,
     guesses: Sequence[int],
     chances: Sequence[float],
     tokens: Sequence[int],
@@ -88,22 +98,22 @@ def learn(
     right."""
     depth = 0
     for guess, own, token in zip(guesses, chances, tokens, strict=False):
-        right = guess == token
+        right = 1.0 if guess == token else 0.0
         label = LABEL_OF[int(own * STEPS)]
-        values, seen = source.values[depth], source.seen[depth]
+        known, fared = source[depth], stream[depth]
+        values, seen = known.values, known.seen
         value, count = values[label], seen[label]
-        true = fared.true[depth] * STREAM_KEEPS + STREAM_GIVES + right
-        hoped = fared.expected[depth] * STREAM_KEEPS + STREAM_GIVES + value
-        fared.true[depth], fared.expected[depth] = true, hoped
-        fared.factor[depth] = true / hoped
+        fared.true = true = fared.true * STREAM_KEEPS + STREAM_GIVES + right
+        fared.expected = hoped = fared.expected * STREAM_KEEPS + STREAM_GIVES + value
+        fared.factor = true / hoped
         values[label] = value + (right - value) * GAIN[count]
         if count < FADES:
             seen[label] = count + 1
-        value, count = source.depths[depth], source.depths_seen[depth]
-        source.depths[depth] = value + (right - value) * GAIN[count]
+        value, count = known.value, known.count
+        known.value = value + (right - value) * GAIN[count]
         if count < FADES:
-            source.depths_seen[depth] = count + 1
+            known.count = count + 1
         if not right:
             return
-        if depth < DEPTHS - 1:
+        if depth < LAST:
             depth += 1

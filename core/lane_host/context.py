@@ -29,6 +29,11 @@ class Context(Sequence[int]):
     def __getitem__(self, place: int | slice) -> int | list[int]:
         prompt = len(self._prompt)
         if isinstance(place, slice):
+            first = place.start
+            # What came since it was last looked at: every drafter asks for that in every round.
+            if type(first) is int and first >= prompt and place.stop is place.step is None:
+                coming = self._reply[first - prompt :]
+                return coming if not self.forced else self.run(first, len(self))
             start, stop, step = place.indices(len(self))
             if step == 1 and start >= prompt and not self.forced:
                 return self._reply[start - prompt : max(start, stop) - prompt]

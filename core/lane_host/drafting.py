@@ -13,23 +13,19 @@ from tensorfold.core.engine_api import Info, Window
 from tensorfold.core.lane_host.asking import Asking
 from tensorfold.core.lane_host.costs import Costs
 from tensorfold.core.lane_host.figures import Figures
-from tensorfold.core.lane_host.guessing import HEAD, Guessers, Guessing
+from tensorfold.core.lane_host.guessing import HEAD, Guessers, Lesson
 from tensorfold.core.lane_host.replies import Reply
 from tensorfold.core.lane_host.rounds import (
     CHANCES,
     FORCED,
     SOURCES,
     TOKENS,
-    Guess,
     Offer,
     chained,
     share,
     wanted,
 )
 from tensorfold.core.lane_host.stream import nothing
-
-# A round's outcome for one stream, to be learned from: all guesses, and the tokens that came.
-Lesson = tuple[Guessing, Sequence[Guess], Sequence[int]]
 
 
 class Drafting:
@@ -52,6 +48,8 @@ class Drafting:
         self.asking = Asking(info, self.costs, self.guessers.sources[HEAD])
         self.has_sources = bool(info.drafts or drafters)
         self.most = min(info.window_rows, info.round_rows)
+        # What is asked for while a reply is far from its end.
+        self.wants = wanted(info.context, info)
         self.lessons: list[Lesson] = []
         self.last_round: tuple[Sequence[Window], int, float] | None = None
 
@@ -100,7 +98,7 @@ class Drafting:
         guessing, forced = reply.guessing, len(reply.coming)
         if guessing is None and not forced:
             return reply.served, 0, ()
-        most = min(self.most, reply.left) - 1 - forced
+        most = (self.most if self.most < reply.left else reply.left) - 1 - forced
         if most < 1:
             if guessing is not None:
                 guessing.proposals = []
@@ -120,7 +118,8 @@ class Drafting:
         guessing = reply.guessing
         want = 0
         if guessing is not None and guessing.asks:
-            want = wanted(reply.left - 1 - forced, self.info)
+            left = reply.left - 1 - forced
+            want = self.wants if left > self.wants else wanted(left, self.info)
         guesses = reply.chain[TOKENS][:count] if count else ()
         if not reply.coming:
             return Window(stream=reply.stream, tokens=(reply.pending, *guesses), want=want)
@@ -142,15 +141,16 @@ class Drafting:
             return
         # What was forced is a part of the reply now.
         guessing.context.forced = ()
-        if not guessing.proposals:
+        proposals = guessing.proposals
+        if not proposals:
             return
         coming = tokens[forced:] if forced else tokens
-        if len(guessing.proposals) > 1 or guessing.proposals[0].source != HEAD:
+        if len(proposals) > 1 or proposals[0].source != HEAD:
             self.guessers.tell(reply.stream, guessing, coming)
         rows = len(window.tokens) - 1 - forced
-        accepted = max(0, (kept if kept < len(tokens) else kept - 1) - forced)
-        guessing.due = reply.chain[SOURCES][:rows], accepted
-        self.lessons.append((guessing, guessing.proposals, coming))
+        accepted = (kept if kept < len(tokens) else kept - 1) - forced
+        guessing.due = reply.chain[SOURCES][:rows], accepted if accepted > 0 else 0
+        self.lessons.append((guessing, proposals, coming))
 
     def measured(self, windows: Sequence[Window], rows: int, seconds: float) -> None:
         """What a round took, by the host's clock."""
@@ -163,9 +163,7 @@ class Drafting:
 
     def catch_up(self) -> None:
         """While a forward is in flight: learn from the last round, and choose whom to ask next."""
-        for guessing, guesses, tokens in self.lessons:
-            guessing.count()
-            self.guessers.learn(guessing, guesses, tokens)
+        self.guessers.learn(self.lessons)
         self.lessons.clear()
         if not self.has_sources:
             return

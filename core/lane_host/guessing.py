@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tensorfold.core.drafter_api import Guesses, HostDrafter, StreamDrafter
-from tensorfold.core.lane_host.chances import Fared, Source, calibrated, learn
+from tensorfold.core.lane_host.chances import Fared, Known, by_depth, calibrated, learn
 from tensorfold.core.lane_host.context import Context
 from tensorfold.core.lane_host.rounds import Guess
 
@@ -59,7 +59,7 @@ class Guessing:
         self.due: tuple[Sequence[int], int] = (), 0
         self.context = Context(prompt, reply)
         self.drafters = list(drafters)
-        self.fared = [Fared() for _ in names]
+        self.fared = [by_depth(Fared) for _ in names]
         self.proposals: list[Guess] = []
         self.head: tuple[Sequence[int], Sequence[float]] = NOTHING
         self.asks = True
@@ -83,6 +83,10 @@ class Guessing:
         return {name: (drafted, accepted) for name, drafted, accepted in counts if drafted}
 
 
+# A round's outcome for one stream, to be learned from: all guesses, and the tokens that came.
+Lesson = tuple[Guessing, Sequence[Guess], Sequence[int]]
+
+
 class Guessers:
     """The sources of a host's guesses. `faults` counts by name what drafters did wrong."""
 
@@ -91,7 +95,7 @@ class Guessers:
         assert len(set(names)) == len(names), f"a drafter's name is taken: {names}"
         self.drafters = list(drafters)
         self.vocab_size = vocab_size
-        self.sources = [Source() for _ in names]
+        self.sources = [by_depth(Known) for _ in names]
         self.names = names
         self.faults = dict.fromkeys(names, 0)
         self.drafted, self.accepted = [0] * len(names), [0] * len(names)
@@ -182,9 +186,13 @@ class Guessers:
                 except Exception as error:
                     self.give_up(stream, guessing, place, error)
 
-    def learn(self, guessing: Guessing, proposals: Sequence[Guess], tokens: Sequence[int]) -> None:
-        for source, guesses, _, own in proposals:
-            learn(self.sources[source], guessing.fared[source], guesses, own, tokens)
+    def learn(self, lessons: Sequence[Lesson]) -> None:
+        """Count and learn what a round showed of each stream, in the order of its windows."""
+        sources = self.sources
+        for guessing, proposals, tokens in lessons:
+            guessing.count()
+            for source, guesses, _, own in proposals:
+                learn(sources[source], guessing.fared[source], guesses, own, tokens)
 
 
 def num_equal(guesses: Sequence[int], tokens: Sequence[int]) -> int:

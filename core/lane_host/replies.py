@@ -73,16 +73,18 @@ class Reply:
         """Commit tokens one by one; how many were kept, and the reason and words of an end."""
         reason: str | None = None
         words = ""
-        job, own = self.job, self.tokens
-        before, most, asks, ends = len(own), job.most, job.ends is not never, job.end_tokens
-        for token in tokens:
-            own.append(token)
-            # What ends most replies is seen without a call for each token.
-            if asks or len(own) == most or token in ends:
+        job, own, kept = self.job, self.tokens, len(tokens)
+        # That nothing ends a reply here is mostly seen without a look at each of its tokens.
+        if job.ends is never and kept < self.left and job.end_tokens.isdisjoint(tokens):
+            own.extend(tokens)
+        else:
+            before = len(own)
+            for token in tokens:
+                own.append(token)
                 reason, words = self.ended_by(token)
                 if reason is not None:
                     break
-        kept = len(own) - before
+            kept = len(own) - before
         self.left -= kept
         self.pending = own[-1]
         if job.logprobs is not None:

@@ -8,7 +8,7 @@ next row, to where the expected tokens a millisecond are most.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate, chain
+from itertools import accumulate
 from operator import mul
 from typing import Final, NamedTuple
 
@@ -87,8 +87,8 @@ def share(
     granted, of equal rates the fewest rows. A row that is as likely as another comes after it if
     it is deeper, then if its stream was served later.
     """
-    counts = [len(offer[OFFERED]) for offer in offers]
-    rows = len(offers) + sum([offer[FORCED] for offer in offers])
+    counts = [len(chances) for _, _, chances in offers]
+    rows = len(offers) + sum([forced for _, forced, _ in offers])
     fits = rows + sum(counts) <= round_rows
     if fits and not costs:
         return counts
@@ -98,10 +98,13 @@ def share(
         order = sorted(order, key=lambda place: offers[place][SERVED])
         rows = seat(offers, order, granted, round_rows)
     # What each row brings, its stream's earlier ones counted in: it falls with the depth.
-    worth = [list(accumulate(offer[OFFERED], mul)) for offer in offers]
+    worth = [[*accumulate(chances, mul)] for _, _, chances in offers]
     if not fits:
         worth = [each if granted[place] >= 0 else [] for place, each in enumerate(worth)]
-    ranked = sorted(chain.from_iterable(worth), reverse=True)
+    ranked: list[float] = []
+    for each in worth:
+        ranked += each
+    ranked.sort(reverse=True)
     count = num_rows(ranked[: round_rows - rows], rows, costs, extra)
     if fits and count == len(ranked):
         return counts

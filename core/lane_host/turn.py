@@ -20,6 +20,7 @@ from tensorfold.core.lane_host.replies import Reply
 from tensorfold.core.lane_host.stream import FAULT
 from tensorfold.core.lane_host.trace import Forward, Trace, TurnTrace
 
+NOTHING_YET = SoFar()
 Batch = TypeVar("Batch", Piece, Window)
 Result = TypeVar("Result", Filled, Landed)
 
@@ -89,7 +90,7 @@ class Turns:
 
     def fills(self) -> int:
         """Run this turn's steps; how many there were."""
-        so_far = SoFar()
+        so_far = NOTHING_YET
         ran: set[int] = set()
         has_begun = False
         while (step := self.next_step(so_far)) is not None:
