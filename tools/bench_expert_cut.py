@@ -13,7 +13,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -29,7 +29,7 @@ from tensorfold.plugins.manager import discover
 from tensorfold.tools.arguments import Parser
 from tensorfold.tools.bench_decode import RAW, numbers
 from tensorfold.tools.decode import engines
-from tensorfold.tools.launch import end_at_once, given_place, launched, tether
+from tensorfold.tools.launch import end_at_once, given_place, launched, leave, tether
 
 # Rounds before the first that is timed.
 WARM = 3
@@ -72,15 +72,15 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     place = given_place(environ)
     if place is not None:
         tether(environ)
-        return ranked(options, place)
+        return ranked(options, place, leave)
     if options.ranks < 2:
         raise StartError(f"--ranks is {options.ranks}: nothing is cut for less than 2")
     with launched(options.ranks) as launch:
         launch.met.set()
-        return ranked(options, launch.place)
+        return ranked(options, launch.place, launch.left)
 
 
-def ranked(options: argparse.Namespace, place: Place) -> int:
+def ranked(options: argparse.Namespace, place: Place, left: Callable[[int], int]) -> int:
     offer = discover().families.get(options.family)
     if offer is None:
         raise StartError(f"there is no family {options.family}")
@@ -105,7 +105,7 @@ def ranked(options: argparse.Namespace, place: Place) -> int:
     )
     if place.share.rank:
         follow(engine, following(engine, place, end_at_once))
-        return 0
+        return left(0)
     first = leading(engine, place, IndexSplit())
     for held in engine.info.rank_bytes:
         print(f"weights {held.weights:,} bytes, state {held.state:,}", flush=True)
@@ -117,7 +117,7 @@ def ranked(options: argparse.Namespace, place: Place) -> int:
             flush=True,
         )
     first.shutdown()
-    return 0
+    return left(0)
 
 
 def measured(engine: Engine, options: argparse.Namespace) -> dict[int, list[float]]:

@@ -50,7 +50,7 @@ from tensorfold.tools.decode.floors import Floors
 from tensorfold.tools.decode.profiling import Kernel, index_kernels, kernels, share_of
 from tensorfold.tools.decode.ranked import Spied, exchange_seconds, likely_words
 from tensorfold.tools.decode.split_figures import ARMS, WHOLE, judged
-from tensorfold.tools.launch import given_place, launched, tether
+from tensorfold.tools.launch import given_place, kept, launched, leave, tether
 from tensorfold.tools.sim.report import Outcome, document, show
 
 POSITION, ROOM, REPLY = 2048, 256, 4
@@ -104,18 +104,18 @@ def run(options: argparse.Namespace) -> int:
             raise StartError(f"--ranks is {options.ranks}, and there are {place.share.ranks}")
         if place.share.rank:
             tether(os.environ)
-        return of_rank(options, place)
+        return of_rank(options, place, left=leave)
     if options.ranks == 1:
         return of_rank(options, None)
     with launched(options.ranks) as launch:
-        code = of_rank(options, launch.place, launch.met.set)
-        if code:
-            launch.end(patience=0)
-        return code
+        return of_rank(options, launch.place, launch.met.set, launch.left)
 
 
 def of_rank(
-    options: argparse.Namespace, place: Place | None, met: Callable[[], None] = lambda: None
+    options: argparse.Namespace,
+    place: Place | None,
+    met: Callable[[], None] = lambda: None,
+    left: Callable[[int], int] = kept,
 ) -> int:
     engine = opened(options, place)
     met()
@@ -126,12 +126,13 @@ def of_rank(
         return measured(options, engine, engine, exchange, spied)
     if place.share.rank:
         follow(engine, following(engine, place, end_lost))
-        return 0
+        return left(0)
     first = leading(engine, place, IndexSplit())
     try:
-        return measured(options, engine, first, exchange, spied)
+        code = measured(options, engine, first, exchange, spied)
     finally:
         first.shutdown()
+    return left(code)
 
 
 def end_lost(words: str) -> None:

@@ -7,6 +7,7 @@ sets the same variables, every process is one rank, and none outlives the `torch
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import socket
@@ -17,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import NoReturn
 
 from tensorfold.core.backend_api import Place
 from tensorfold.core.errors import StartError
@@ -116,6 +118,12 @@ class Launch:
             assert child.stdin is not None
             child.stdin.close()
 
+    def left(self, code: int) -> NoReturn:
+        """Let the ranks end, or end them after a failure, and leave: one that stalls would not end
+        by itself."""
+        self.end(0.0 if code else LAST_SECONDS)
+        leave(code)
+
 
 @contextmanager
 def launched(ranks: int) -> Iterator[Launch]:
@@ -151,6 +159,31 @@ class Agent:
         while os.getppid() == self.pid:
             time.sleep(LOOK_SECONDS)
         self.ended("torchrun has ended")
+
+
+def leave(code: int) -> NoReturn:
+    """End this process, one of several ranks that have met, with nothing unwound: what a device's
+    libraries hold may wait for ranks that are gone, or for what else is let go of. Whoever has the
+    engine calls it."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def kept(code: int) -> int:
+    """As `leave`, of a process that is not one of several ranks."""
+    return code
+
+
+@contextmanager
+def told(name: str, left: Callable[[int], NoReturn]) -> Iterator[None]:
+    """Of a start that ranks were refused, say why and leave."""
+    try:
+        yield
+    except StartError as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        left(2)
 
 
 def end_at_once(words: str) -> None:

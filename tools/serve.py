@@ -29,7 +29,17 @@ from tensorfold.core.share import Share
 from tensorfold.plugins.choose import choose_backend, choose_drafters
 from tensorfold.plugins.manager import discover
 from tensorfold.tools.arguments import Parser
-from tensorfold.tools.launch import TETHERED, Agent, given_place, launched, settings_at, tether
+from tensorfold.tools.launch import (
+    TETHERED,
+    Agent,
+    given_place,
+    kept,
+    launched,
+    leave,
+    settings_at,
+    tether,
+    told,
+)
 from tensorfold.tools.models import Served, find_model
 from tensorfold.tools.start_times import StartTimes
 from tensorfold.tools.status_line import StatusLine, load_bar
@@ -70,7 +80,8 @@ def serve(asked: str, flags: Mapping[str, Any], environ: Mapping[str, str]) -> i
     settings = settings_at(read(flags, environ), place)
     if place is not None and place.share.rank:
         tether(environ)
-        return serve_rank(asked, settings, place, environ)
+        with told("tensorfold", leave):
+            return serve_rank(asked, settings, place, environ)
     check_port(settings.host, settings.port)
     check_folders(settings)
     installed = discover()
@@ -81,24 +92,11 @@ def serve(asked: str, flags: Mapping[str, Any], environ: Mapping[str, str]) -> i
     if settings.ranks == 1:
         return served(place)
     if place is not None:
-        return left(served(place))
+        with told("tensorfold", leave):
+            return served(place, left=leave)
     check_ranks(settings, backend, model)
-    with launched(settings.ranks) as launch:
-        code = served(launch.place, launch.met.set)
-        if code:
-            # A rank that stalls would not end by itself.
-            launch.end(patience=0)
-        return left(code)
-
-
-def left(code: int) -> int:
-    """Of ranks that were lost, end at once: what still waits on a device would be waited for."""
-    if code:
-        logging.shutdown()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-    return code
+    with launched(settings.ranks) as launch, told("tensorfold", launch.left):
+        return served(launch.place, launch.met.set, launch.left)
 
 
 def check_ranks(settings: Settings, backend: Backend, model: Served) -> None:
@@ -123,8 +121,9 @@ def serve_model(
     agent: Agent,
     place: Place | None,
     met: Callable[[], None] = lambda: None,
+    left: Callable[[int], int] = kept,
 ) -> int:
-    """Serve until the end; `met` is told once all ranks are there."""
+    """Serve until the end; `met` is told once all ranks are there, and `left` ends this process."""
     engine, text, took = load(settings, backend, model, place, agent)
     met()
     for words in skipped(engine.info):
@@ -138,7 +137,7 @@ def serve_model(
             LOG.info(took)
         for words in held(engine.info):
             LOG.info(words)
-        return run(
+        code = run(
             engine=engine,
             text=text,
             settings=settings,
@@ -148,6 +147,7 @@ def serve_model(
             ready=line.ready,
             status=line.show,
         )
+    return left(code)
 
 
 def serve_rank(asked: str, settings: Settings, place: Place, environ: Mapping[str, str]) -> int:
@@ -178,7 +178,7 @@ def serve_rank(asked: str, settings: Settings, place: Place, environ: Mapping[st
         follow(engine, link)
     except Exception as error:
         end_lost(f"{type(error).__name__}: {error}")
-    return 0
+    return leave(0)
 
 
 def load(

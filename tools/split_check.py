@@ -24,7 +24,7 @@ from tensorfold.core.settings import Settings, read
 from tensorfold.plugins.choose import choose_backend
 from tensorfold.plugins.manager import discover
 from tensorfold.tools.arguments import Parser
-from tensorfold.tools.launch import TETHERED, given_place, launched, tether
+from tensorfold.tools.launch import TETHERED, given_place, kept, launched, leave, tether
 from tensorfold.tools.models import Served, find_model
 from tensorfold.tools.own_command import own_command
 from tensorfold.tools.split_scenes import (
@@ -104,7 +104,7 @@ def run(options: argparse.Namespace, arguments: Sequence[str], environ: Mapping[
             raise StartError(f"--ranks has no {place.share.ranks}, which are there")
         tether(environ)
         try:
-            return checked(options, sizes, place, lambda: None)
+            return checked(options, sizes, place, lambda: None, leave)
         except StartError:
             if TETHERED not in environ:
                 raise
@@ -117,7 +117,7 @@ def run(options: argparse.Namespace, arguments: Sequence[str], environ: Mapping[
     # What can be refused is refused before other ranks are started.
     model_of(options, settings_of(options, sizes, options.ranks[0]))
     with launched(options.ranks[0]) as launch:
-        return checked(options, sizes, launch.place, launch.met.set)
+        return checked(options, sizes, launch.place, launch.met.set, launch.left)
 
 
 def settings_of(options: argparse.Namespace, sizes: Sizes, ranks: int) -> Settings:
@@ -148,9 +148,13 @@ def model_of(options: argparse.Namespace, settings: Settings) -> Served:
 
 
 def checked(
-    options: argparse.Namespace, sizes: Sizes, place: Place, met: Callable[[], None]
+    options: argparse.Namespace,
+    sizes: Sizes,
+    place: Place,
+    met: Callable[[], None],
+    left: Callable[[int], int] = kept,
 ) -> int:
-    """One rank's part; `met` is told once all ranks are there. Rank 0 prints."""
+    """One rank's part; `met` is told once all ranks are there, `left` ends it. Rank 0 prints."""
     ranks = place.share.ranks
     settings = settings_of(options, sizes, ranks)
     model = model_of(options, settings)
@@ -168,7 +172,7 @@ def checked(
     held = sum(not case.broken for case in cases)
     if place.share.rank == 0:
         print(f"{model.name} on {backend.name}, {ranks} ranks: {held} of {len(cases)} cases hold")
-    return 0 if cases and held == len(cases) else 1
+    return left(0 if cases and held == len(cases) else 1)
 
 
 if __name__ == "__main__":

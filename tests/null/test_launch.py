@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -51,3 +54,20 @@ def test_more_ranks_than_devices_are_refused_by_name_and_number(devices: int, sa
 
 def test_a_backend_without_devices_takes_any_number_of_ranks() -> None:
     assert refused(SimpleNamespace(name="cpu-reference"), 8) == ""
+
+
+def test_a_rank_leaves_with_its_words_whatever_its_libraries_wait_for() -> None:
+    # An interpreter's end runs this: what a device's libraries hold may wait just so.
+    held = "import atexit, time; atexit.register(time.sleep, 300)"
+    left = "from tensorfold.tools.launch import leave; print('the last words'); leave(3)"
+    here = Path(__file__).parents[2]
+    attached = f"import sys; sys.path.insert(0, {str(here)!r}); import uninstalled"
+    done = subprocess.run(
+        [sys.executable, "-c", "; ".join((held, attached, left))],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 3, done.stderr
+    assert done.stdout == "the last words\n"
