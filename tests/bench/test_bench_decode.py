@@ -217,3 +217,16 @@ def test_bursts_over_http_give_the_same_tokens_whatever_the_fills(
         counts = {arm: len(found[arm][kind]["firsts"]) for arm in found}
         assert counts == {"unset": 6, "many": 2, "drain": 6, "pack": 2}
         assert all(min(found[arm][kind]["steadies"]) > 0 for arm in found)
+
+
+def test_bursts_are_held_beside_those_of_their_own_turn() -> None:
+    def bursts(rates: list[float]) -> bursting.Bursts:
+        one = (1.0,) * len(rates)
+        return bursting.Bursts(firsts=one, aggregates=tuple(rates), steadies=one, hashes=())
+
+    # A machine that is slower for some turns, which neither is to blame for.
+    turns = [[100.0, 102.0, 98.0], [60.0, 61.0, 59.0], [90.0, 91.0, 89.0]]
+    unset = bursts([rate for turn in turns for rate in turn])
+    assert bursting.beside(unset, unset) == 0
+    slower = bursts([0.98 * rate for turn in turns for rate in reversed(turn)])
+    assert bursting.beside(slower, unset) == pytest.approx(-0.02)

@@ -73,6 +73,18 @@ class Bursts:
         return statistics.median(self.steadies)
 
 
+def beside(one: Bursts, other: Bursts) -> float:
+    """How far one's aggregate is from the other's: the median over turns, which had as many bursts
+    of both and between whose ends a machine changes little."""
+    each = TURN.count("unset")
+    turns = [
+        sum(1 / rate for rate in other.aggregates[at : at + each])
+        / sum(1 / rate for rate in one.aggregates[at : at + each])
+        for at in range(0, len(other.aggregates), each)
+    ]
+    return statistics.median(turns) - 1
+
+
 class Lent:
     """An engine under the fills of `info`, which outlives its server and is not held by it."""
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from tensorfold.tools.decode.bursting import Bursts
+from tensorfold.tools.decode.bursting import Bursts, beside
 from tensorfold.tools.decode.gaps import Gap
 from tensorfold.tools.decode.profiling import Kernel
 from tensorfold.tools.decode.rounds import Timed
@@ -340,8 +340,9 @@ def bars(figures: Figures, context: int) -> list[Check]:
         packed = by_arm["pack"].slowest_first / by_arm["unset"].slowest_first
         name = f"{kind} prompts: pack's slowest first token at most {PACK_BAR} x unset's"
         found.append(Check(name=name, holds=packed <= PACK_BAR, found=f"{packed:.2f} x"))
-        drained = by_arm["drain"].aggregate / by_arm["unset"].aggregate - 1
+        medians = by_arm["drain"].aggregate / by_arm["unset"].aggregate - 1
+        drained = beside(by_arm["drain"], by_arm["unset"])
         name = f"{kind} prompts: drain's aggregate within {DRAIN_BAR:.0%} of unset's"
-        held = abs(drained) <= DRAIN_BAR
-        found.append(Check(name=name, holds=held, found=f"{drained:+.1%}"))
+        told = f"{drained:+.1%} turn by turn, {medians:+.1%} of the medians"
+        found.append(Check(name=name, holds=abs(drained) <= DRAIN_BAR, found=told))
     return found
