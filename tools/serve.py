@@ -24,6 +24,7 @@ from tensorfold.core.checkpoint import read_config
 from tensorfold.core.draft_settings import drafter_names
 from tensorfold.core.errors import StartError
 from tensorfold.core.family_api import ChatFormat, Family
+from tensorfold.core.lane_host.door import check_flights
 from tensorfold.core.settings import Settings, add_flags, read
 from tensorfold.core.share import Share
 from tensorfold.plugins.choose import choose_backend, choose_drafters
@@ -202,6 +203,7 @@ def load(
             if place is not None:
                 raise StartError(f"backend {backend.name!r} runs on one rank")
             engine = backend.engine(order)
+            check_flights(engine)
             chat = ChatFormat(template="")
             return engine, load_text(model.folder, chat, engine.info.vocab_size, ()), ""
         family = model.family
