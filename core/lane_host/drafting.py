@@ -83,8 +83,8 @@ class Drafting:
         offers = [self.offer(reply) for reply in replies]
         extra = 0.0
         if self.has_sources and self.costs.rows:
-            asking = [reply.guessing is not None and reply.guessing.asks for reply in replies]
-            extra = self.costs.drafting[sum(asking)]
+            minds = [reply.guessing for reply in replies]
+            extra = self.costs.drafting[sum([mind is not None and mind.asks for mind in minds])]
         granted = share(offers, self.info.round_rows, self.costs.rows, extra)
         return [
             self.window(reply, offer[FORCED], count)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 
 from tensorfold.core.lane_host.replies import Reply
-from tensorfold.core.lane_host.stream import Deliver
+from tensorfold.core.lane_host.stream import Deliver, Delivery
 
 
 class Outbox:
@@ -39,7 +39,17 @@ class Outbox:
         self.owing = []
 
     def hand_over(self, replies: list[Reply]) -> None:
-        self.deliver([reply.letter() for reply in replies])
+        self.deliver(
+            [
+                Delivery(
+                    stream=reply.stream,
+                    tokens=tuple(reply.tokens[reply.sent :]),
+                    logprobs=tuple(reply.logprobs),
+                    end=reply.end,
+                )
+                for reply in replies
+            ]
+        )
         for reply in replies:
             reply.owed = False
             reply.sent = len(reply.tokens)

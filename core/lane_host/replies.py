@@ -15,7 +15,6 @@ from tensorfold.core.lane_host.stream import (
     LENGTH,
     STOP,
     Counts,
-    Delivery,
     End,
     Job,
     never,
@@ -142,12 +141,6 @@ class Reply:
         """A cancelled reply emits nothing more: it ends with the last token it delivered."""
         del self.tokens[self.sent :]
         self.logprobs.clear()
-
-    def letter(self) -> Delivery:
-        tokens = tuple(self.tokens[self.sent :])
-        return Delivery(
-            stream=self.stream, tokens=tokens, logprobs=tuple(self.logprobs), end=self.end
-        )
 
     def ending(self, reason: str, words: str) -> End:
         return End(reason=reason, message=words, counts=self.counts())
