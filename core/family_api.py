@@ -186,6 +186,16 @@ class Model(Protocol):
 
 
 @runtime_checkable
+class LeavesOut(Protocol):
+    """A model that runs a prompt's rows only as far as `Rows.reads` asks."""
+
+    def aheads(self) -> Sequence[int]:
+        """Some `Read.ahead`, such that prompts of these, of 0 and of a whole context run every kind
+        of sublayer in every way."""
+        ...
+
+
+@runtime_checkable
 class ReadsAhead(Protocol):
     """A model that reads rows of tables on the host, and can begin before a forward needs them."""
 

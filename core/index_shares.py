@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 COST, ROWS = "cost", "rows"
+HOW = (COST, ROWS)
 
 
 def positions(start: int, real: int, rows: int) -> np.ndarray:

@@ -25,10 +25,9 @@ from tensorfold.core.engine.replay import stream_state
 from tensorfold.core.engine.torch_engine import TorchEngine
 from tensorfold.core.engine_api import Opening, Piece, Sampling, Saved, Window
 from tensorfold.core.errors import StartError
-from tensorfold.core.index_shares import COST, ROWS
+from tensorfold.core.index_shares import COST, HOW
 from tensorfold.core.ops import Ops
 
-HOW = (COST, ROWS)
 # Rows of the window after a prompt: the pending token, one that is forced, and a guess.
 WINDOW = 3
 # Tokens of reply that there is room for.

@@ -14,11 +14,13 @@ from torch import Tensor
 
 from tensorfold.core.engine import batch
 from tensorfold.core.engine.batch import Run
+from tensorfold.core.engine.index_split import split_of
 from tensorfold.core.engine.packing import FEW, STEP
-from tensorfold.core.engine.probe import Sizes
+from tensorfold.core.engine.probe import CONTEXT, Sizes
 from tensorfold.core.engine.replay import stream_state
 from tensorfold.core.engine.state import Storage
 from tensorfold.core.family_api import Model, Read, Rows
+from tensorfold.core.index_shares import HOW
 
 # Rows of a prompt before the window whose bits are compared: a whole grid block and a short one.
 BEFORE = 70
@@ -27,13 +29,19 @@ PADDING = 3
 
 
 class Found(NamedTuple):
-    """Rows of the sizes whose bits differ from the first size's, of rounds and of prompts."""
+    """Rows of the sizes whose bits differ from the first size's, of rounds and of prompts; and the
+    shares of a split index with which a chunk's do, none where ranks split none."""
 
     rounds: tuple[int, ...]
     prompts: tuple[int, ...]
+    splits: tuple[str, ...] | None = None
 
     def checks(self) -> dict[str, bool | None]:
-        return {"sizes:rounds": not self.rounds, "sizes:prompts": not self.prompts}
+        found: dict[str, bool | None] = {
+            "sizes:rounds": not self.rounds,
+            "sizes:prompts": not self.prompts,
+        }
+        return found if self.splits is None else found | {"sizes:splits": not self.splits}
 
     def words(self) -> str:
         """What is wrong; empty where nothing is."""
@@ -42,6 +50,7 @@ class Found(NamedTuple):
             for kind, sizes in (("rounds", self.rounds), ("prompts", self.prompts))
             if sizes
         ]
+        parts += [f"chunks whose index is split by {how}" for how in self.splits or ()]
         return " and ".join(parts)
 
 
@@ -60,7 +69,8 @@ def sizes_agree(
     model: Model, storage: Storage, sizes: Sizes, *, most_rows: int, most_prompt: int
 ) -> Found:
     """`most_rows` of a round and `most_prompt` of a prompt's forward, which is also run as far as
-    it is read where prompts are; prompts of few rows also rounded up, as a captured one is."""
+    it is read where prompts are; prompts of few rows also rounded up, as a captured one is. Where
+    ranks may split an index, a late chunk is run with it whole and split."""
     most_prompt = min(most_prompt, sizes.context)
     generator = torch.Generator().manual_seed(2)
     count = max(most_prompt, BEFORE) + 1
@@ -79,7 +89,10 @@ def sizes_agree(
         for size in prompts
         if size <= FEW and not rounded_agrees(model, storage, sizes, tokens[:size])
     ]
-    found = Found(differing(rounds), tuple(dict.fromkeys([*differing(prompts), *few])))
+    splits = None
+    if sizes.share.ranks > 1:
+        splits = splits_differing(model, storage, sizes, tokens[: min(FEW, most_prompt)])
+    found = Found(differing(rounds), tuple(dict.fromkeys([*differing(prompts), *few])), splits)
     most = min(most_prompt, sizes.context - 1)
     if not sizes.shortcut or most in found.prompts or most < 1:
         return found
@@ -147,6 +160,31 @@ def rounded_agrees(model: Model, storage: Storage, sizes: Sizes, tokens: Sequenc
 
     as_it_is, rounded = run(sizes.tile, 0), run(STEP, PADDING)
     return all(torch.equal(one, other) for one, other in zip(as_it_is, rounded, strict=True))
+
+
+def splits_differing(
+    model: Model, storage: Storage, sizes: Sizes, tokens: Sequence[int]
+) -> tuple[str, ...]:
+    """The ways to share an index with which a late chunk's hidden rows are others."""
+    context = min(sizes.context, CONTEXT)
+    late = (context - len(tokens)) // storage.spec.page * storage.spec.page
+    seat = storage.claim(context)
+
+    def run(start: int, how: str = "") -> Tensor:
+        # The same state before every chunk: rows of tokens before it are only read.
+        storage.clear(seat.lane)
+        rows = built([Run(tokens, seat.lane, start)], storage, sizes, prompt=True)
+        if how:
+            total = rows.ids_R.shape[0]
+            rows = rows._replace(split=split_of(how, start, len(tokens), total, sizes.share))
+        return model.prompt(rows)[: len(tokens)].clone()
+
+    try:
+        run(0)
+        whole = run(late)
+        return tuple(how for how in HOW if not torch.equal(run(late, how), whole))
+    finally:
+        storage.release(seat)
 
 
 def read_rows(

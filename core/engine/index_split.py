@@ -31,7 +31,11 @@ def row_split(pieces: Sequence[Piece], rows: int, share: Share) -> RowSplit | No
     if not piece.split or share.ranks == 1:
         return None
     assert not others, pieces
-    real = piece.end - piece.start
-    seen_R = index_shares.positions(piece.start, real, rows) + 1
-    bounds = index_shares.bounds(piece.split, seen_R, share.ranks)
-    return RowSplit(share.rank, bounds, piece.split, piece.start, real)
+    return split_of(piece.split, piece.start, piece.end - piece.start, rows, share)
+
+
+def split_of(how: str, start: int, real: int, rows: int, share: Share) -> RowSplit:
+    """How the index of `real` rows from `start` on, and padding, is shared."""
+    seen_R = index_shares.positions(start, real, rows) + 1
+    bounds = index_shares.bounds(how, seen_R, share.ranks)
+    return RowSplit(share.rank, bounds, how, start, real)

@@ -86,6 +86,7 @@ class Loaded:
     weight_bytes: int
     source: Source
     spec: StateSpec
+    share: Share
     lanes: int
     context: int
     chunk_rows: int
@@ -283,6 +284,7 @@ def load(
         weight_bytes=weight_bytes,
         source=source,
         spec=spec,
+        share=share,
         lanes=settings.lanes,
         context=context,
         chunk_rows=settings.chunk_rows,
@@ -320,6 +322,7 @@ def sizes_of(loaded: Loaded, device: Device) -> Sizes:
         vocab_size=loaded.vocab_size,
         window_rows=loaded.window_rows,
         shortcut=loaded.shortcut,
+        share=loaded.share if loaded.family.index_split else Share(),
     )
 
 

@@ -15,10 +15,13 @@ from torch import Tensor
 
 from tensorfold.core.engine import batch, optable
 from tensorfold.core.engine.batch import Run
+from tensorfold.core.engine.index_split import split_of
 from tensorfold.core.engine.optable import Call, Candidates
 from tensorfold.core.engine.state import Seat, Storage
-from tensorfold.core.family_api import Model, Read
+from tensorfold.core.family_api import LeavesOut, Model, Read, Rows, RowSplit
+from tensorfold.core.index_shares import COST
 from tensorfold.core.ops import Ops
+from tensorfold.core.share import Share
 from tensorfold.core.state_spec import PerToken
 
 # Rows of a probing prompt at most: whole grid blocks and a short one.
@@ -27,17 +30,20 @@ STREAMS = 8
 WINDOW_ROWS = 2
 # Longest context that is probed; ops look at longer ones in runs of what is probed here.
 CONTEXT = 8192
+WHOLE = Share()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sizes:
-    """What decides which shapes a model's forwards have."""
+    """What decides which shapes a model's forwards have; `share` is a rank's of an index that ranks
+    may split."""
 
     tile: int
     context: int
     vocab_size: int
     window_rows: int
     shortcut: bool = False
+    share: Share = WHOLE
 
 
 def model_calls(
@@ -68,10 +74,16 @@ def exercise(model: Model, storage: Storage, sizes: Sizes) -> None:
         tokens = torch.randint(0, sizes.vocab_size, (length,), generator=generator).tolist()
 
         def forward(
-            runs: list[Run], prompt: bool, ahead: int | None = None, sure: bool = True
+            runs: list[Run],
+            prompt: bool,
+            ahead: int | None = None,
+            sure: bool = True,
+            split: bool = False,
         ) -> None:
             built = batch.build(runs, storage, prompt=prompt, tile=sizes.tile, context=context)
             built = built._replace(sure=sure)
+            if split:
+                built = built._replace(split=split_rows(runs[0], built, sizes.share))
             if ahead is not None:
                 built = built._replace(reads=tuple(Read(len(run.tokens), ahead) for run in runs))
             hidden_RD = model.prompt(built) if prompt else model.window(built)
@@ -80,11 +92,16 @@ def exercise(model: Model, storage: Storage, sizes: Sizes) -> None:
                 model.settle(built, built.count_B.clone())
             model.logits(hidden_RD)
 
-        for start in sorted({0, (context - length) // page * page}):
+        late = (context - length) // page * page
+        for start in sorted({0, late}):
             forward([Run(tokens, seats[0].lane, start)], True)
-        # As prompts run where not all of them is read: up to their end, and far before it.
-        for ahead in (0, context) if sizes.shortcut else ():
+        # As prompts run where not all of them is read: up to their end, and before it.
+        aheads = aheads_of(model, context) if sizes.shortcut else []
+        for ahead in aheads:
             forward([Run(tokens, seats[0].lane, 0)], True, ahead)
+        # All of it once more, as ranks run it that share the index: they ask one another in it.
+        for unread in (None, *aheads) if sizes.share.ranks > 1 else ():
+            forward([Run(tokens, seats[0].lane, late)], True, unread, split=True)
         window = tokens[: min(WINDOW_ROWS, sizes.window_rows, context)]
         # One block and one stream, whose sizes of one are shapes of their own to a compiler, and
         # several prompts at once; rows that are drawn with noise may be run again.
@@ -106,6 +123,16 @@ def exercise(model: Model, storage: Storage, sizes: Sizes) -> None:
         for rows in touched:
             rows.zero_()
         storage.peak = 0
+
+
+def aheads_of(model: Model, context: int) -> list[int]:
+    """`Read.ahead` of prompts, of which each is run another part of the way."""
+    own = model.aheads() if isinstance(model, LeavesOut) else ()
+    return sorted({0, *(ahead for ahead in own if ahead < context), context})
+
+
+def split_rows(run: Run, built: Rows, share: Share) -> RowSplit:
+    return split_of(COST, run.start, len(run.tokens), built.ids_R.shape[0], share)
 
 
 def touched_rows(storage: Storage, seats: Sequence[Seat]) -> Iterator[Tensor]:

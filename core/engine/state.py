@@ -97,12 +97,16 @@ class Storage:
         for page in pages:
             self.holders[page] += 1
         self.seat_pages(lane, pages)
+        self.clear(lane)
+        self.peak = max(self.peak, self.used())
+        return Seat(lane=lane, pages=pages)
+
+    def clear(self, lane: int) -> None:
+        """A lane's rings and fixed states as a new stream finds them."""
         # One operation, however many buffers there are; it takes no empty list.
         if own := self.per_lane():
             with torch.inference_mode():
                 torch._foreach_zero_([buffer[lane] for buffer in own])
-        self.peak = max(self.peak, self.used())
-        return Seat(lane=lane, pages=pages)
 
     def seat_pages(self, lane: int, pages: Sequence[int]) -> None:
         self.table_LP[lane] = self.spare_page

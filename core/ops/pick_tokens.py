@@ -27,7 +27,8 @@ def picks_of(list_RK: Tensor, position_R: Tensor, top: int, pool: int) -> Tensor
     """The pools [R, top] that lists keep, ascending, -1 where unused."""
     complete_R1 = (position_R[:, None] + 1) // pool * pool
     first_RK = (list_RK >= 0) & (list_RK % pool == 0) & (list_RK < complete_R1)
-    place_RK = torch.where(first_RK, first_RK.cumsum(1) - 1, top)
+    # Lists that a rehearsal made up may hold more: nothing may be written past a row.
+    place_RK = torch.where(first_RK, first_RK.cumsum(1) - 1, top).clamp(max=top)
     picks_RP = list_RK.new_full((list_RK.shape[0], top + 1), -1)
     return picks_RP.scatter_(1, place_RK, list_RK // pool)[:, :top]
 

@@ -7,17 +7,15 @@ the rows that leave a row in the window, and Q those that go on.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from tensorfold.core.family_api import RowSplit
 from tensorfold.core.ops import Ops
 from tensorfold.core.ops.pick_tokens import slots
 from tensorfold.core.ops.rounding import fp4_round, fp4_round_fine, fp8_round
+from tensorfold.families.common.sharing import shared
 from tensorfold.families.dsv41.config import Config
 from tensorfold.families.dsv41.plan import Memory, Window
 from tensorfold.families.dsv41.rope import Turn, rotate
@@ -90,11 +88,13 @@ def choose(
 ) -> Picked:
     """This index's choice; q_RK is the query's normed latent as products read it."""
     inputs = (config, ops, w, state, window, plan, role, picked, q_RK, x_RD)
-    if plan.split is None:
+    if plan.sharing is None:
         list_RK, blocks_RB = pick(*inputs, slice(None))
     else:
+        both_RE = shared(ops.gather, plan.sharing, lambda own_S: torch.cat(pick(*inputs, own_S), 1))
         widths = [config.index_top, config.candidate_blocks if role.publishes else 0]
-        list_RK, blocks_RB = shared(ops, plan.split, plan.lane_R, widths, partial(pick, *inputs))
+        # As indexes that are not shared leave them: a compiler tells views apart.
+        list_RK, blocks_RB = (part.contiguous() for part in both_RE.split(widths, 1))
     slot_RK = slots(list_RK.clamp(min=0), plan.lane_R, plan.table_LP, plan.page)
     slot_RK = torch.where(list_RK < 0, -1, slot_RK)
     return Picked(slot_RK, blocks_RB if role.publishes else picked.blocks_RB)
@@ -111,7 +111,7 @@ def pick(
     picked: Picked,
     q_RK: Tensor,
     x_RD: Tensor,
-    part: slice,
+    part: Tensor | slice,
 ) -> tuple[Tensor, Tensor]:
     """Compressed rows and candidate blocks of some of the rows, numbered in their stream."""
     query_RHD = ops.linear(q_RK[part], w.q).view(-1, config.index_heads, config.index_size)
@@ -133,24 +133,6 @@ def pick(
         plan.page,
         plan.width,
     )
-
-
-def shared(
-    ops: Ops,
-    split: RowSplit,
-    like_R: Tensor,
-    widths: list[int],
-    pick: Callable[[slice], tuple[Tensor, Tensor]],
-) -> tuple[Tensor, Tensor]:
-    """What `pick` gives of all rows, of which each rank picks for its own share; rows and blocks,
-    of these widths, are gathered at once."""
-    own, counts = split.own, split.counts
-    found_BE = like_R.new_full((max(counts), sum(widths)), -1)
-    if counts[split.rank]:
-        found_BE[: counts[split.rank]] = torch.cat(pick(own), 1)
-    every = zip(ops.gather(found_BE), counts, strict=True)
-    list_RK, blocks_RB = torch.cat([part[:count] for part, count in every]).split(widths, 1)
-    return list_RK, blocks_RB
 
 
 class Inputs(NamedTuple):

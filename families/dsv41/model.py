@@ -7,9 +7,10 @@ from typing import Any
 
 from torch import Tensor
 
-from tensorfold.core.family_api import Rows, RowSplit
+from tensorfold.core.family_api import Rows
 from tensorfold.core.ops import Ops
 from tensorfold.core.ops.wide import wide
+from tensorfold.families.common.sharing import Sharing, sharing
 from tensorfold.families.dsv41 import block, engram, plan, rope, shortcut
 from tensorfold.families.dsv41.attention import Picked, Role, nothing_picked
 from tensorfold.families.dsv41.block import Streams
@@ -82,7 +83,7 @@ class Dsv41:
         config = self.config
         made = plan.make(config, rows, self.rates, self.state)
         short = self.shortcut(rows)
-        splits = self.splits(rows, short)
+        sharings = self.sharings(rows, short)
         self.names_REC = self.look_up(rows)
         streams = block.begin(config, self.weights.embed[rows.ids_R])
         picked = nothing_picked(rows.ids_R.shape[0], rows.ids_R)
@@ -97,8 +98,8 @@ class Dsv41:
             if cut is not None and not cut.at_Q.shape[0]:
                 self.leave(made, layer, cut, streams)
                 break
-            split = splits.get(layer)
-            streams, picked = self.attention(made, layer, cut, split, picked, streams)
+            own = sharings.get(layer)
+            streams, picked = self.attention(made, layer, cut, own, picked, streams)
             at_R = at_R if cut is None else cut.at_Q
             streams = self.moe(made, w, at_R, streams)
         self.taps = block.tapped(taps) if taps else None
@@ -116,31 +117,34 @@ class Dsv41:
         top = self.config.experts_per_token
         return self.kinds.moe(self.config, self.ops, w.moe_hyper, w.moe, top, real_R1, streams)
 
-    def splits(self, rows: Rows, short: Shortcut | None) -> dict[int, RowSplit]:
+    def sharings(self, rows: Rows, short: Shortcut | None) -> dict[int, Sharing]:
         """How ranks share each index, by its layer; nothing where they do not."""
         if rows.split is None:
             return {}
         goes = short.goes if short else {}
         total = rows.ids_R.shape[0]
-        return {
-            layer: plan.split_of(self.config, layer, rows.split, total, goes.get(layer))
-            for layer in self.config.index_sources
-        }
+        found = {}
+        for layer in self.config.index_sources:
+            own = plan.split_of(self.config, layer, rows.split, total, goes.get(layer))
+            # Where no row goes on there is no index.
+            if own.bounds[-1]:
+                found[layer] = sharing(own, rows.ids_R.device)
+        return found
 
     def attention(
         self,
         made: plan.Plan,
         layer: int,
         cut: Cut | None,
-        split: RowSplit | None,
+        own: Sharing | None,
         picked: Picked,
         streams: Streams,
     ) -> tuple[Streams, Picked]:
         w = self.weights.layers[layer]
         ring_LTC, source, window, memory = self.views(made, layer, cut)
-        if split is not None:
+        if own is not None:
             assert memory is not None
-            memory = memory._replace(split=split)
+            memory = memory._replace(sharing=own)
         return self.kinds.attention(
             self.config,
             self.ops,
@@ -198,6 +202,10 @@ class Dsv41:
     def hidden(self, streams: Streams) -> Tensor:
         hidden_RD = self.ops.hc_collapse(streams.x_RND, streams.pre_RN)
         return self.ops.rms_norm(hidden_RD, self.weights.norm, self.config.norm_eps)
+
+    def aheads(self) -> Sequence[int]:
+        """A `family_api.LeavesOut`'s."""
+        return shortcut.aheads(self.config)
 
     def expect(self, tokens: Sequence[int], start: int, end: int) -> None:
         """A `family_api.ReadsAhead`: the tables' rows are looked at by threads of their own."""

@@ -16,6 +16,7 @@ from tensorfold.core import index_shares
 from tensorfold.core.family_api import Rows, RowSplit
 from tensorfold.families.common.padding import real_rows
 from tensorfold.families.common.rings import ring_slots, ring_sources
+from tensorfold.families.common.sharing import Sharing
 from tensorfold.families.dsv41.config import PAGE, Config
 from tensorfold.families.dsv41.rope import Rates, Turn, turn_at
 from tensorfold.families.dsv41.shortcut import Cut
@@ -39,8 +40,8 @@ class Memory(NamedTuple):
     A row sees the first visible_R of them. member_RM: rows of [open ring, this forward's rows]
     that make the compressed row ending at a row; slot_R and open_R: where that row and the raw
     values go, the spare page or lane if nowhere; the turn is at the compressed row's position.
-    Where more rows are compressed than look, visible_R and lane_R are of those that look. `split`
-    tells how ranks share the index of these, where they do.
+    Where more rows are compressed than look, visible_R and lane_R are of those that look. `sharing`
+    is how ranks share the index of these, where they do.
     """
 
     visible_R: Tensor
@@ -52,7 +53,7 @@ class Memory(NamedTuple):
     lane_R: Tensor
     page: int
     width: int
-    split: RowSplit | None = None
+    sharing: Sharing | None = None
 
 
 class Plan(NamedTuple):

@@ -74,6 +74,13 @@ def reaches(config: Config) -> dict[int, int]:
     }
 
 
+def aheads(config: Config) -> list[int]:
+    """How far before a stop rows lie that end at the first of the upper layers, which compresses
+    them, and at the last one, and leave there what is read of them."""
+    found = list(reaches(config).values())
+    return [found[-1], found[0]]
+
+
 def before_stops(reads: Sequence[Read], rows: int) -> np.ndarray:
     """Batch rows that lie at most `rows` before their stream's stop, or are all read."""
     found, first = [np.empty(0, dtype=np.int64)], 0
@@ -120,7 +127,9 @@ def make(
     taken = tiles(before_stops(reads, config.window if tapped else 0))
     read = tiles(before_stops(reads, 1))
     last = list(found.values())[-1].goes
-    parts: list[np.ndarray] = [read, np.searchsorted(last, read), taken]
+    # Views from the beginning are others than those behind it to a compiler.
+    parts: list[np.ndarray] = [np.zeros(TILE, dtype=np.int64)]
+    parts += [read, np.searchsorted(last, read), taken]
     for come, keys, goes in found.values():
         within = np.searchsorted(keys, goes)
         parts += [np.searchsorted(come, keys), np.searchsorted(come, goes), within]
@@ -129,7 +138,7 @@ def make(
     places = torch.from_numpy(np.concatenate(parts))
     # A copy out of pinned memory waits for nothing that the device still does.
     places = places.pin_memory() if device.type == "cuda" else places
-    read_Q, last_Q, taps_T, *rest = places.to(device, non_blocking=True).split(sizes)
+    _, read_Q, last_Q, taps_T, *rest = places.to(device, non_blocking=True).split(sizes)
     cuts, entering = {}, dict.fromkeys(tapped, taps_T)
     for place, layer in enumerate(found):
         *own, entering[layer] = rest[7 * place : 7 * place + 7]

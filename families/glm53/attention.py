@@ -6,16 +6,19 @@ rows, L lanes, T tail or tap rows, M pool members.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from tensorfold.core.family_api import Rows, RowSplit
+from tensorfold.core.family_api import Rows
 from tensorfold.core.ops import Ops
 from tensorfold.core.ops.hc_split import sigmoid
 from tensorfold.core.ops.pick_tokens import list_of, list_width, picks_of
 from tensorfold.core.ops.wide import wide
+from tensorfold.families.common.sharing import Sharing, shared
 from tensorfold.families.glm53.config import GRID, Config
 from tensorfold.families.glm53.plan import Plan, history_sources
 from tensorfold.families.glm53.state import DsaState, KdaState
@@ -145,10 +148,11 @@ def dsa(
     q_R = ops.rms_norm(q_down.contiguous(), w.q_norm, config.norm_eps)
     list_RK = plan.dense_RK
     if list_RK is None:
-        if rows.split is None:
-            list_RK = pick(config, ops, w, state, rows, slice(None), q_R, weight_RH)
+        index = partial(pick, config, ops, w, state, rows, q_R, weight_RH)
+        if plan.sharing is None:
+            list_RK = index(slice(None))
         else:
-            list_RK = pick_shared(config, ops, w, state, rows, rows.split, q_R, weight_RH)
+            list_RK = pick_shared(config, ops, rows, plan.sharing, index)
     q_RHC = ops.linear_heads(ops.linear(q_R, w.q_b).view(-1, config.heads, config.nope), w.key_HNC)
     o_RHC = ops.latent_attention(
         q_RHC, state.latents_SC, rows.table_LP, rows.lane_R, list_RK, GRID, config.nope**-0.5
@@ -163,9 +167,9 @@ def pick(
     w: Dsa,
     state: DsaState,
     rows: Rows,
-    part: slice,
     q_R: Tensor,
     weight_RH: Tensor,
+    part: Tensor | slice,
 ) -> Tensor:
     """The token lists of some of the rows."""
     return ops.pick_tokens(
@@ -185,23 +189,16 @@ def pick(
 def pick_shared(
     config: Config,
     ops: Ops,
-    w: Dsa,
-    state: DsaState,
     rows: Rows,
-    split: RowSplit,
-    q_R: Tensor,
-    weight_RH: Tensor,
+    made: Sharing,
+    index: Callable[[Tensor], Tensor],
 ) -> Tensor:
-    """As `pick` of all rows, of which each rank picks for its own share; picks are gathered."""
-    own, counts = split.own, split.counts
-    picks_BP = rows.position_R.new_full((max(counts), config.index_top), -1)
-    if counts[split.rank]:
-        list_rK = pick(config, ops, w, state, rows, own, q_R, weight_RH)
-        picks_BP[: counts[split.rank]] = picks_of(
-            list_rK, rows.position_R[own], config.index_top, config.pool
-        )
-    every = zip(ops.gather(picks_BP), counts, strict=True)
-    picks_RP = torch.cat([part[:count] for part, count in every])
+    """As `index` of all rows, of which each rank picks for its own share; picks are gathered."""
+
+    def picks(own_S: Tensor) -> Tensor:
+        return picks_of(index(own_S), rows.position_R[own_S], config.index_top, config.pool)
+
+    picks_RP = shared(ops.gather, made, picks)
     width = list_width(config.index_top, config.pool, rows.width)
     return list_of(picks_RP, rows.position_R, config.pool, width)
 

@@ -39,14 +39,13 @@ class Mtp:
         position 0 is zero.
         """
         config, ops, w = self.config, self.ops, self.weights
-        # The draft layer's index is every rank's own.
-        rows = rows._replace(split=None)
         embedded_RD = self.embed[rows.ids_R] * (rows.position_R > 0)[:, None]
         joined = [
             ops.rms_norm(embedded_RD, w.embed_norm, config.norm_eps),
             ops.rms_norm(hidden_RD, w.hidden_norm, config.norm_eps),
         ]
         x_RD = ops.linear(torch.cat(joined, -1), w.eh_proj)
+        # The draft layer's index is every rank's own: this plan shares nothing.
         made = plan.make(
             config,
             rows,

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from tensorfold.core.family_api import Rows
 from tensorfold.core.ops import Ops
+from tensorfold.families.common.sharing import sharing
 from tensorfold.families.glm53 import block
 from tensorfold.families.glm53.attention import Pending
 from tensorfold.families.glm53.config import Config
@@ -49,6 +50,12 @@ class Glm53:
         self.lists: dict[int, Tensor] = {}
 
     def plan(self, rows: Rows) -> Plan:
+        made = self.places(rows)
+        if rows.split is None or made.dense_RK is not None:
+            return made
+        return made._replace(sharing=sharing(rows.split, rows.ids_R.device))
+
+    def places(self, rows: Rows) -> Plan:
         for state in self.state:
             if isinstance(state, DsaState):
                 tail, pool_slots = state.tail_LTE.shape[1], state.pools_SD.shape[0]

@@ -14,6 +14,7 @@ from tensorfold.core.family_api import Rows
 from tensorfold.core.ops.pick_tokens import list_width
 from tensorfold.families.common.padding import real_rows
 from tensorfold.families.common.rings import ring_slots, ring_sources
+from tensorfold.families.common.sharing import Sharing
 from tensorfold.families.glm53.config import GRID, Config
 
 
@@ -23,7 +24,8 @@ class Plan(NamedTuple):
     source_RT: rows of [history, u] under a row's convolution taps. pool_source_RM: rows of
     [tail, this forward's rows] that make the pool ending at a row; pool_slot_R and tail_slot_R:
     where the pool and the row go, the spare page or lane if nowhere. dense_RK: token lists when
-    no row may drop a key, else none. real_R1: which rows are no padding.
+    no row may drop a key, else none. real_R1: which rows are no padding. `sharing` is how ranks
+    share the index, where they do.
     """
 
     source_RT: Tensor
@@ -33,6 +35,7 @@ class Plan(NamedTuple):
     tail_slot_R: Tensor
     dense_RK: Tensor | None
     real_R1: Tensor
+    sharing: Sharing | None = None
 
 
 def history_sources(rows: Rows, kept_B: Tensor, history: int) -> Tensor:

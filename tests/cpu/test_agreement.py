@@ -13,9 +13,10 @@ from torch import Tensor
 
 from tensorfold.core.engine.agreement import Found, prompt_sizes, round_sizes, sizes_agree
 from tensorfold.core.engine.packing import FEW
-from tensorfold.core.engine.probe import Sizes
+from tensorfold.core.engine.probe import WHOLE, Sizes
 from tensorfold.core.engine.torch_engine import TorchEngine
 from tensorfold.core.errors import StartError
+from tensorfold.core.share import Share
 from tests.cpu import driving
 from tests.cpu.dsv41 import engines
 
@@ -46,7 +47,7 @@ class Following:
         return self.run("window", rows)
 
 
-def found_of(engine: TorchEngine, model: Any) -> Found:
+def found_of(engine: TorchEngine, model: Any, share: Share = WHOLE) -> Found:
     info = engine.info
     sizes = Sizes(
         tile=engine.tile,
@@ -54,6 +55,7 @@ def found_of(engine: TorchEngine, model: Any) -> Found:
         vocab_size=info.vocab_size,
         window_rows=info.window_rows,
         shortcut=True,
+        share=share,
     )
     with torch.inference_mode():
         return sizes_agree(model, engine.storage, sizes, most_rows=32, most_prompt=200)
@@ -130,6 +132,28 @@ def test_a_prompt_that_differs_when_not_all_of_it_is_read_is_named(name: str, ki
 
     model = Leaving(engine.model, lambda of, size: of == kind and short[0])
     assert found_of(engine, model) == Found((), (200,))
+
+
+@pytest.mark.parametrize("name", OPENED)
+def test_a_chunk_that_differs_where_ranks_split_its_index_is_named(name: str) -> None:
+    """By how it is split; an engine of one rank is not asked."""
+    engine = OPENED[name]()
+    shares: list[str] = []
+
+    class Split(Following):
+        def prompt(self, rows: Any) -> Tensor:
+            shares.append(rows.split.shares if rows.split else "")
+            # Of one rank alone nothing is gathered.
+            return super().prompt(rows._replace(split=None))
+
+    model = Split(engine.model, lambda kind, size: shares[-1:] == ["rows"])
+    assert found_of(engine, model).splits is None
+    assert set(shares) == {""}
+    found = found_of(engine, model, Share(rank=1, ranks=2))
+    assert found == Found((), (), ("rows",))
+    assert found.words() == "chunks whose index is split by rows"
+    assert found.checks()["sizes:splits"] is False
+    assert {"cost", "rows"} < set(shares)
 
 
 @pytest.mark.parametrize(("lanes", "window_rows"), [(1, 1), (1, 4), (2, 8), (3, 2)])

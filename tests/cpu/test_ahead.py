@@ -13,11 +13,15 @@ import pytest
 import torch
 
 from tensorfold.core.backend_api import EngineOrder, no_progress
-from tensorfold.core.engine import optable
+from tensorfold.core.engine import batch, optable
 from tensorfold.core.engine.agreement import prompt_row
+from tensorfold.core.engine.batch import Run
+from tensorfold.core.engine.group import Unheard, ranked
+from tensorfold.core.engine.index_split import split_of
 from tensorfold.core.engine.open_engine import Device, Loaded, load, rehearse, sizes_of
 from tensorfold.core.engine.rehearsal import zeroed
 from tensorfold.core.engine.state import Storage, allocate
+from tensorfold.core.index_shares import HOW
 from tensorfold.core.settings import read
 from tensorfold.core.share import Share
 from tensorfold.plugins.manager import discover
@@ -62,7 +66,7 @@ def target(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         triton.runtime.driver.set_active(None)
 
 
-def loaded_of(family: str) -> tuple[Loaded, Device, Storage, Any]:
+def loaded_of(family: str, share: Share) -> tuple[Loaded, Device, Storage, Any]:
     from tensorfold.backends.cuda_triton.backend import TILE, graph
     from tensorfold.backends.cuda_triton.table import candidates
 
@@ -80,9 +84,11 @@ def loaded_of(family: str) -> tuple[Loaded, Device, Storage, Any]:
         graph=graph,
     )
     raw = RAW[family, "tiny"](5)
+    # Whatever has a part for every rank.
+    raw["text_config"]["n_routed_experts"] = 8
     with TemporaryDirectory() as folder:
         write_token_map(raw, Path(folder))
-        loaded = load(order, RandomSource(raw, Path(folder)), offer, device, Share())
+        loaded = load(order, RandomSource(raw, Path(folder)), offer, device, share)
     storage = allocate(
         loaded.spec,
         lanes=loaded.lanes,
@@ -91,6 +97,7 @@ def loaded_of(family: str) -> tuple[Loaded, Device, Storage, Any]:
         device=torch.device("cpu"),
     )
     ops = optable.table({name: choices[0].call for name, choices in candidates().items()})
+    ops = ranked(ops, Unheard(share) if share.ranks > 1 else None, loaded.vocab_size)
     return loaded, device, storage, ops
 
 
@@ -99,7 +106,7 @@ def loaded_of(family: str) -> tuple[Loaded, Device, Storage, Any]:
 def test_a_prompt_of_any_length_launches_what_the_start_did(family: str) -> None:
     from tensorfold.backends.cuda_triton.ahead import called_for
 
-    loaded, device, storage, ops = loaded_of(family)
+    loaded, device, storage, ops = loaded_of(family, Share())
     started = set(map(repr, called_for(lambda: rehearse(loaded, device, storage, ops))))
     model = loaded.family.model(loaded.config, loaded.weights, zeroed(ops), storage.buffers)
     for rows in UNSEEN:
@@ -109,6 +116,29 @@ def test_a_prompt_of_any_length_launches_what_the_start_did(family: str) -> None
                 model, storage, sizes_of(loaded, device), prompt
             )
         )
+        later = {one.name for one in found if repr(one) not in started}
+        assert not later, (rows, later)
+
+
+@pytest.mark.parametrize("family", ["glm53", "dsv41"])
+@torch.inference_mode()
+def test_a_chunk_whose_index_is_split_launches_what_the_start_did(family: str) -> None:
+    from tensorfold.backends.cuda_triton.ahead import called_for
+
+    share = Share(rank=1, ranks=2)
+    loaded, device, storage, ops = loaded_of(family, share)
+    started = set(map(repr, called_for(lambda: rehearse(loaded, device, storage, ops))))
+    model = loaded.family.model(loaded.config, loaded.weights, zeroed(ops), storage.buffers)
+    seat = storage.claim(loaded.context)
+
+    def chunk(rows: int, how: str) -> None:
+        run = Run([1] * rows, seat.lane, CHUNK)
+        built = batch.build([run], storage, prompt=True, tile=device.tile, context=loaded.context)
+        split = split_of(how, CHUNK, rows, len(built.ids_R), share)
+        model.prompt(built._replace(split=split))
+
+    for rows in UNSEEN[::2]:
+        found = called_for(lambda rows=rows: [chunk(rows, how) for how in HOW])  # type: ignore[misc]
         later = {one.name for one in found if repr(one) not in started}
         assert not later, (rows, later)
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from tensorfold.core.engine import batch
 from tensorfold.core.engine.batch import Run
 from tensorfold.core.engine.packing import Powers
+from tensorfold.core.engine.probe import aheads_of
 from tensorfold.core.engine.replay import stream_state
 from tensorfold.core.engine.torch_engine import TorchEngine
 from tensorfold.core.engine_api import (
@@ -340,3 +341,21 @@ def test_only_rows_that_reach_a_stop_are_run(pair: Pair, ahead: int, rows: list[
     assert torch.equal(hidden_RD[read], whole_RD[read])
     left_out = [row for row in range(LENGTH) if row not in read]
     assert bool(hidden_RD[left_out].isnan().all())
+
+
+def last_of(config: Config, ahead: int) -> tuple[bool, bool, bool]:
+    """Whether a prompt's forward ends before the last layer, there with compressed rows, and with
+    rows that leave something in its window: what tells one compiled form of it from another."""
+    found = shortcut.layers(config, [Read(264, ahead)], 264)
+    layer, rows = max(found.items(), default=(config.layers, None))
+    ends = rows is not None and not len(rows.goes)
+    return ends, ends and layer == config.kv_sources[-1], ends and bool(len(rows.keys))
+
+
+def test_a_start_ends_prompts_in_every_way_that_a_request_may(pair: Pair) -> None:
+    config, context = pair.config, pair.short.info.context
+    tried = aheads_of(pair.short.model, context)
+    assert {last_of(config, ahead) for ahead in range(context + 1)} == {
+        last_of(config, ahead) for ahead in tried
+    }
+    assert len(tried) <= 4
