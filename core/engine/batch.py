@@ -73,7 +73,8 @@ def write_rows(by_row: np.ndarray, runs: Sequence[Run], own: Spans, storage: Sto
     write_places(by_row, own, storage)
     ids, lane, position, offset, slot = by_row
     real = int(own.counts.sum())
-    ids[:real] = list(chain.from_iterable([run.tokens for run in runs]))
+    tokens = chain.from_iterable([run.tokens for run in runs])
+    ids[:real] = np.fromiter(tokens, dtype=np.int64, count=real)
     position[:real] = np.repeat(own.starts, own.counts) + offset[:real]
     page = storage.spec.page
     slot[:real] = (storage.table_LP[lane, position // page] * page + position % page)[:real]
