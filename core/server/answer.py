@@ -126,6 +126,7 @@ class Answer:
                     raise error
                 live -= 1
                 await self.end(events, reply, last=live == 0, extras=first)
+                first = {}
         await events.done()
 
     async def end(

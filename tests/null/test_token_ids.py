@@ -153,6 +153,15 @@ async def test_an_answer_that_tells_a_prompt_is_written_as_any_other(stream: boo
             assert before == ("choices" if stream else "usage")
 
 
+@pytest.mark.asyncio
+async def test_a_stream_of_replies_without_text_tells_its_prompt_once() -> None:
+    body = {"model": "fake", "prompt": [5, 6], "n": 3, "stream": True, "return_token_ids": True}
+    async with server() as client:
+        *events, _ = await client.stream(PLAIN, body | {"stop_token_ids": list(range(97))})
+    assert [event["choices"][0]["text"] for event in events] == [""] * 3
+    assert ["prompt_token_ids" in event for event in events] == [True, False, False]
+
+
 # -- no step an id -------------------------------------------------------------------------------
 
 
