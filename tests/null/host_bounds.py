@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tensorfold.backends.fake.options import Call
 from tensorfold.core.engine_api import Info
-from tensorfold.core.lane_host.stream import Job
+from tensorfold.core.lane_host.stream import Job, nothing
 
 
 @dataclass(kw_only=True, slots=True)
@@ -33,6 +33,7 @@ class Bounds:
         self.jobs = jobs
         self.rounds = 0
         self.passes: dict[int, Waiter] = {}  # open and not in, in order of admission
+        self.widest = 1  # rows of a stream that no round leaves out
         self.live: dict[int, int] = {}  # rows filled since the stream's last round, or its pass
         self.stepped = -(1 << 60)  # the round after which the last step ran
         self.this_turn: list[int] = []  # streams that were filled in it
@@ -45,7 +46,7 @@ class Bounds:
         info = self.info
         largest = max(info.fill_chunks * info.chunk_rows, min(info.fill_pack, info.pack_rows))
         # When not every stream fits into a round, the least recently served go first.
-        rounds = -(-info.lanes // min(info.lanes, info.round_rows))
+        rounds = -(-info.lanes // min(info.lanes, info.round_rows // self.widest))
         return rounds * max(info.fill_drain, largest)
 
     def held(self) -> int:
@@ -99,6 +100,8 @@ class Bounds:
 
     def open(self, stream: int) -> None:
         rows = len(self.jobs[stream].prompt)
+        if self.jobs[stream].forces is not nothing:
+            self.widest = min(self.info.window_rows, self.info.round_rows)
         self.passes.pop(stream, None)
         self.passes[stream] = Waiter(end=rows, since=self.rounds, bound=self.first_step(rows))
 
