@@ -304,10 +304,13 @@ def begun(options: argparse.Namespace, first: Driven, count: int) -> dict[int, i
 
 
 def played(first: Driven, pending: dict[int, int], reps: int) -> list[float]:
-    """Seconds of so many rounds."""
+    """Seconds of so many rounds, of replies that go on: the lane host says so, and a round may run
+    ahead of its being asked for."""
     seconds = []
     for _ in range(reps):
-        windows = [Window(stream=stream, tokens=(pending[stream],)) for stream in pending]
+        windows = [
+            Window(stream=stream, tokens=(pending[stream],), goes_on=True) for stream in pending
+        ]
         began = time.perf_counter()
         for landed in first.round(windows).land():
             pending[landed.stream] = landed.tokens[-1]

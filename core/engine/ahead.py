@@ -5,6 +5,9 @@ round's do, the next round's words are known but for the tokens, which the round
 the device need not wait for the host to have read them. What comes of it is given when it is asked
 for: a row's result is the same in any company, so that it holds for the streams that are still
 there, whoever has left, and whatever was run in between.
+
+Ranks run the same rounds ahead: all that decides is the calls and their results, which are the same
+on all, and `waits`, which is asked last and which rank 0 answers for all.
 """
 
 from __future__ import annotations
@@ -33,10 +36,12 @@ class Launched(NamedTuple):
 class Ahead:
     """The round that runs ahead, if one does, and results of streams that have not asked yet.
 
-    `waits`: as in `engine_api.Flight`, of the flight that is landing.
+    `waits`: as in `engine_api.Flight`, of the flight that is landing. `may`: whether any round runs
+    ahead at all, the same on all ranks.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, may: bool) -> None:
+        self.may = may
         self.waits: Callable[[], bool] = nobody
         self.round: Launched | None = None
         self.results: dict[int, tuple[Window, Landed]] = {}
@@ -51,7 +56,7 @@ class Ahead:
 
         def launch(words: np.ndarray) -> np.ndarray:
             # Such a draw is made again first.
-            if self.waits() or any(words[unsure].tolist()):
+            if any(words[unsure].tolist()) or self.waits():
                 return words
             words = words.copy()
             id_R[:] = words[nexts]

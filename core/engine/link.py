@@ -141,6 +141,10 @@ class Leader:
         self.tell({"step": self.step, "call": name, "args": args})
         return self.step
 
+    def decide(self, step: int, ahead: bool) -> None:
+        """Say whether the round after a step's is launched now, where the ranks ask."""
+        self.tell({"step": step, "ahead": ahead})
+
     def tell(self, table: Mapping[str, Any]) -> None:
         self.each(lambda end: end.send(table))
 
@@ -249,7 +253,7 @@ class Follower:
         self.thread.start()
 
     def next(self) -> dict[str, Any] | None:
-        """The next call, or none when there will be no more."""
+        """The next call or decision, or none when there will be no more."""
         with self.reading:
             while not self.calls and not self.over.is_set():
                 self.hear(BEAT_SECONDS / 2)
@@ -284,7 +288,7 @@ class Follower:
                 self.end(None)
             elif "lost" in table:
                 self.end(str(table["lost"]))
-            elif "call" in table:
+            elif "step" in table:
                 self.calls.append(table)
         return True
 

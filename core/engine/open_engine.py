@@ -176,6 +176,7 @@ def open_torch_engine(
         shortcut=loaded.shortcut,
         files=loaded.files,
     )
+    engine.ahead.may = meeting.all_hold(group, engine.ahead.may)
     if runner is not None:
         warm(engine, order.progress)
     time_rounds(engine, order)

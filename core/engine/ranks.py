@@ -11,8 +11,8 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_checkable
 
@@ -68,13 +68,19 @@ class Ranked(Protocol):
 
 
 class LeadingFlight(Generic[Result]):
-    """A flight of all ranks. They run no rounds ahead: nothing that waits is looked at."""
+    """A flight of all ranks. Where a round could run ahead of its being asked for, all wait until
+    rank 0 says whether it does."""
 
     def __init__(self, engine: LeadingEngine, step: int, flight: Flight[Result]) -> None:
         self.engine, self.step, self.flight = engine, step, flight
 
     def land(self, waits: Callable[[], bool] = nobody) -> Sequence[Result]:
-        return self.engine.settled(self.step, self.flight.land)
+        def held() -> bool:
+            waiting = waits()
+            self.engine.link.decide(self.step, not waiting)
+            return waiting
+
+        return self.engine.settled(self.step, lambda: self.flight.land(held))
 
 
 class LeadingEngine:
@@ -144,8 +150,12 @@ class LeadingEngine:
         return self.engine.memory()
 
     def shutdown(self) -> None:
-        self.link.end()
-        self.engine.shutdown()
+        try:
+            # A round that runs ahead comes to its end while the loss of a rank is still heard of.
+            with suppress(EngineLost), self.inside_a_call():
+                self.engine.shutdown()
+        finally:
+            self.link.end()
 
     def call(self, name: str, *args: Any) -> int:
         if self.link.lost is None:
@@ -204,7 +214,7 @@ def follow(engine: Engine, link: Follower) -> None:
     """Make rank 0's calls until it ends; raises what ends this rank alone."""
     while (call := link.next()) is not None:
         try:
-            outcome = made(engine, call["call"], call["args"])
+            outcome = made(engine, call, link)
         except Exception as error:
             link.lose(in_words(error))
             raise
@@ -213,19 +223,36 @@ def follow(engine: Engine, link: Follower) -> None:
     engine.shutdown()
 
 
-def made(engine: Engine, name: str, args: Sequence[Any]) -> str:
-    """Make one call; the hash of its outcome."""
+def made(engine: Engine, call: Mapping[str, Any], link: Follower) -> str:
+    """Make one call; the hash of its outcome. Raises `EngineLost` where rank 0 goes another way."""
+    if "call" not in call:
+        raise diverged(call, "it runs a round ahead, or not, and was not asked")
+    held = partial(held_back, link, call["step"])
     calls: dict[str, Callable[..., Any]] = {
         "open": engine.open,
-        "fill": lambda pieces: engine.fill(pieces).land(),
-        "round": lambda windows: engine.round(windows).land(),
+        "fill": lambda pieces: engine.fill(pieces).land(held),
+        "round": lambda windows: engine.round(windows).land(held),
         "drop": engine.drop,
         "close": engine.close,
     }
     try:
-        return digest(calls[name](*args))
+        return digest(calls[call["call"]](*call["args"]))
     except OUTCOMES as error:
         return digest_of(error)
+
+
+def held_back(link: Follower, step: int) -> bool:
+    """Whether the round after a step's is not launched before it is asked for, as rank 0 says."""
+    said = link.next()
+    if said is None:
+        return True
+    if "ahead" not in said or said["step"] != step:
+        raise diverged(said, f"it was to say whether a round runs ahead after step {step}")
+    return not said["ahead"]
+
+
+def diverged(said: Mapping[str, Any], words: str) -> EngineLost:
+    return EngineLost(f"step {said['step']} of rank 0 is another: {words}: ranks diverged")
 
 
 # -- meeting -----------------------------------------------------------------------------------

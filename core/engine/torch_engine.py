@@ -74,7 +74,8 @@ class TorchEngine:
         self.streams: dict[int, Stream] = {}
         self.flying: object | None = None
         self.redone = 0
-        self.ahead = Ahead()
+        # A file is looked at before each round that is asked for.
+        self.ahead = Ahead(may=model.captures and not files)
         # What the last round's draws needed, to be learned from.
         self.needed: landing.Needed | None = None
         self.runner = runner or AtOnce(Exact(tile))
@@ -333,8 +334,7 @@ class TorchEngine:
         """What launches the round after one, if it is all foreseen, on that one's words. Gives them
         where they last: those of a replay are written by the next."""
         kept = self.ordering.foreseen(launched.own)
-        # Ranks would have to end a round ahead together, whatever becomes of them.
-        if kept is None or not self.model.captures or self.files or self.group is not None:
+        if kept is None or not self.ahead.may:
             return None
         ready = self.runner.ready(kept.order.words, *self.step_of(kept.order))
         return None if ready is None else self.ahead.launching(launched, kept, ready)
@@ -389,5 +389,5 @@ class TorchEngine:
     def shutdown(self) -> None:
         if self.ahead.round is not None:
             self.ahead.round.wait()
-            self.ahead = Ahead()
+            self.ahead = Ahead(may=False)
         self.streams.clear()

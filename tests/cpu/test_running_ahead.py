@@ -18,7 +18,7 @@ from tensorfold.core.engine import sampling
 from tensorfold.core.engine.packing import Powers, Shape
 from tensorfold.core.engine.runner import Ready, Run, Wait
 from tensorfold.core.engine.torch_engine import TorchEngine
-from tensorfold.core.engine_api import Landed, Opening, Piece, Sampling, Window
+from tensorfold.core.engine_api import Engine, Landed, Opening, Piece, Sampling, Window
 from tests.cpu.driving import VOCAB, opened, some_tokens
 from tests.cpu.steps import CUT, SAMPLED, rebuilt, some_mask
 
@@ -84,7 +84,7 @@ def told(landed: Sequence[Landed]) -> list[Landed]:
 class Both:
     """The same calls to both engines; every result is compared."""
 
-    def __init__(self, engines: tuple[TorchEngine, TorchEngine], choice: random.Random) -> None:
+    def __init__(self, engines: tuple[Engine, Engine], choice: random.Random) -> None:
         self.engines, self.choice = engines, choice
         self.pending: dict[int, int] = {}
         self.left: dict[int, int] = {}
@@ -215,7 +215,7 @@ def acted(both: Both, choice: random.Random, engine: TorchEngine) -> Counter[str
     return seen
 
 
-def begun(engine: TorchEngine, stream: int, most: int = 20) -> Window:
+def begun(engine: Engine, stream: int, most: int = 20) -> Window:
     """A stream after its prompt, as its first window, which says that it goes on."""
     engine.open(Opening(stream=stream, prompt=tuple(some_tokens(9, seed=stream)), most=most))
     (filled,) = engine.fill([Piece(stream=stream, start=0, end=9)]).land()
@@ -285,17 +285,17 @@ def test_what_breaks_the_word_that_a_stream_goes_on_is_an_error(
     engine.close(1)
 
 
-@pytest.mark.parametrize("what", ["alone", "words shared", "ranks"])
-def test_neither_ranks_nor_steps_that_share_their_words_run_ahead(
+@pytest.mark.parametrize("what", ["apart", "words shared", "held back"])
+def test_neither_an_engine_that_may_not_nor_steps_that_share_their_words_run_ahead(
     engines: tuple[TorchEngine, TorchEngine], what: str
 ) -> None:
     runner = Shared(engines[0])
     runner.apart = what != "words shared"
     engine = rebuilt(engines[0], runner=runner)
-    engine.group = cast("Any", "some") if what == "ranks" else None
+    engine.ahead.may = what != "held back"
     engine.round([begun(engine, 1)]).land()
-    assert (engine.ahead.round is not None) == (what == "alone")
-    assert runner.runs == (3 if what == "alone" else 2)
+    assert (engine.ahead.round is not None) == (what == "apart")
+    assert runner.runs == (3 if what == "apart" else 2)
     engine.close(1)
 
 

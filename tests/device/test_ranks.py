@@ -201,6 +201,49 @@ def test_a_rank_that_is_killed_ends_the_call_of_rank_0_with_the_reason(at: str) 
     assert seconds < 10
 
 
+def killed_ahead(place: Place) -> Any:
+    """Rank 1 is killed when rank 0 launches a round ahead; what rank 0 is told, and after how long.
+    No call is open while that round waits for the other rank."""
+    engine = opened(place, "glm53", dtype="bfloat16")
+    if place.share.rank:
+        link = following(engine, place, lambda words: None)
+        hear, decided = link.next, list[bool]()
+
+        def next_record() -> Any:
+            said = hear()
+            if said is not None and "ahead" in said:
+                decided.append(said["ahead"])
+            if decided == [True] * 4:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return said
+
+        link.next = next_record  # type: ignore[method-assign]
+        follow(engine, link)
+        raise AssertionError(f"rank 1 was not killed: {decided}")
+    first = leading(engine, place, IndexSplit())
+    first.open(Opening(stream=1, prompt=(1, 2, 3), most=80))
+    (filled,) = first.fill([Piece(stream=1, start=0, end=3)]).land()
+    token, last = filled.token, time.monotonic()
+    try:
+        for _ in range(40):
+            assert token is not None
+            window = Window(stream=1, tokens=(token,), goes_on=True)
+            (landed,) = first.round([window]).land()
+            (token,), last = landed.tokens, time.monotonic()
+    except EngineLost as error:
+        seconds = time.monotonic() - last
+        first.shutdown()
+        return str(error), seconds
+    raise AssertionError("nothing is lost")
+
+
+@TWO_GPUS
+def test_a_rank_that_is_killed_while_a_round_runs_ahead_ends_rank_0_with_the_reason() -> None:
+    said, seconds = on_ranks(2, killed_ahead, killed=(1,))[0]
+    assert said == "rank 1 has ended"
+    assert seconds < 10
+
+
 def over_nccl(place: Place | None, name: str, flags: dict[str, Any]) -> Any:
     """An engine of one rank that exchanges with itself over NCCL, and lets go at the end."""
     share = Share()

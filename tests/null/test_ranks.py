@@ -5,8 +5,8 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
@@ -120,10 +120,17 @@ class Others:
     ends: list[Frames] = field(default_factory=list)
 
 
+def led(
+    *options: FakeOptions, own: FakeOptions
+) -> AbstractContextManager[tuple[LeadingEngine, Others]]:
+    """Rank 0's engine, and another of each of `options`."""
+    return linked(*map(FakeEngine, options), own=FakeEngine(own))
+
+
 @contextmanager
-def led(*options: FakeOptions, own: FakeOptions) -> Iterator[tuple[LeadingEngine, Others]]:
-    """Rank 0's engine, and another of each of `options`, each on a thread of its own."""
-    others = Others(engines=[FakeEngine(option) for option in options])
+def linked(*engines: FakeEngine, own: FakeEngine) -> Iterator[tuple[LeadingEngine, Others]]:
+    """Rank 0's engine, and other ranks', each on a thread of its own."""
+    others = Others(engines=list(engines))
     ours: dict[int, Frames] = {}
     threads = []
     for rank, engine in enumerate(others.engines, 1):
@@ -133,7 +140,7 @@ def led(*options: FakeOptions, own: FakeOptions) -> Iterator[tuple[LeadingEngine
         follower = Follower(others.ends[-1], others.lost.append)
         threads.append(threading.Thread(target=followed, args=(engine, follower, others)))
         threads[-1].start()
-    engine = LeadingEngine(FakeEngine(own), Leader(ours))
+    engine = LeadingEngine(own, Leader(ours))
     try:
         yield engine, others
     finally:
@@ -273,7 +280,7 @@ class Stuck(FakeEngine):
     def round(self, windows: Sequence[Window]) -> Flight[Landed]:
         flight = super().round(windows)
 
-        def land() -> Sequence[Landed]:
+        def land(waits: Callable[[], bool]) -> Sequence[Landed]:
             assert self.let_go.wait(10), "nobody let it go"
             return flight.land()
 

@@ -109,3 +109,14 @@ def test_a_share_that_would_round_in_other_blocks_is_refused(folder: Path, tmp_p
     with pytest.raises(StartError, match="moe_intermediate_size is rounded in blocks of 32"):
         FAMILY.shared(config, Share(ranks=4))
     assert FAMILY.shared(FAMILY.config(raw, "plain"), Share(ranks=4)).held.shared == 2
+
+
+def runs_ahead(place: Place, folder: Path, tables: list[str]) -> bool:
+    where = tables[place.share.rank]
+    return opened_at(place, folder, FAMILY, drafts=0, tables=where).ahead.may
+
+
+@pytest.mark.parametrize("tables", [["memory", "memory"], ["memory", "disk"], ["disk", "memory"]])
+def test_rounds_run_ahead_on_all_ranks_or_on_none(folder: Path, tables: list[str]) -> None:
+    # A rank that reads a file looks at it before each round.
+    assert on_ranks(2, runs_ahead, folder, tables) == [tables == ["memory", "memory"]] * 2
