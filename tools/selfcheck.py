@@ -43,6 +43,8 @@ TOLD = 5
 PIECE = 17
 # Times that requests sent at once may miss one another.
 TRIES = 5
+# Promises that one server shows, told as each was looked at.
+AT_ONE = ("concurrent = solo", "drafted = undrafted", "resumed = fresh")
 Reply = TypeVar("Reply")
 
 
@@ -83,6 +85,9 @@ class Promise:
         told = [*self.broken[:TOLD], *self.failed[:TOLD]]
         head = f"{self.state:<10}  {self.name:<20}  {words[self.state]}"
         return [head, *(f"{'':<34}{line}" for line in told)]
+
+    def show(self) -> None:
+        print("\n".join(self.lines()), flush=True)
 
 
 def promises() -> dict[str, Promise]:
@@ -275,9 +280,13 @@ async def check_running(base: str, tokens: int, timeout: float) -> list[Promise]
 async def check_one(server: Server, found: Mapping[str, Promise], tokens: int) -> Solo:
     print(described(server.info), flush=True)
     solo = await alone(server, asks_of(server.info, tokens), found["concurrent = solo"])
-    await in_company(server, solo, found["concurrent = solo"])
-    await undrafted(server, solo, found["drafted = undrafted"])
-    await repeated(server, tokens, found["resumed = fresh"])
+    company, drafted, resumed = (found[name] for name in AT_ONE)
+    await in_company(server, solo, company)
+    company.show()
+    await undrafted(server, solo, drafted)
+    drafted.show()
+    await repeated(server, tokens, resumed)
+    resumed.show()
     if server.info["ranks"] > 1:
         found["ranks = one"].untested = "needs the same model on one rank beside it"
     return solo
@@ -367,8 +376,8 @@ def server_flags(given: Mapping[str, Any]) -> list[str]:
 
 def told(found: Sequence[Promise], output: Path | None) -> int:
     for promise in found:
-        for line in promise.lines():
-            print(line)
+        if promise.name not in AT_ONE:
+            promise.show()
     held = [promise.name for promise in found if promise.state == "holds"]
     bad = [promise.name for promise in found if promise.state in ("BROKEN", "FAILED")]
     rest = [promise.name for promise in found if promise.state == "not tested"]
