@@ -260,11 +260,16 @@ class Follower:
             return self.calls.popleft() if self.calls else None
 
     def report(self, step: int, outcome: str) -> None:
-        self.frames.send({"step": step, "outcome": outcome})
+        self.tell({"step": step, "outcome": outcome})
 
     def lose(self, words: str) -> None:
         """Tell rank 0 what this rank is lost of."""
-        self.frames.send({"lost": words})
+        self.tell({"lost": words})
+
+    def tell(self, table: Mapping[str, Any]) -> None:
+        # That rank 0 is gone is heard, and is the reason then.
+        with suppress(OSError):
+            self.frames.send(table)
 
     def close(self) -> None:
         """Nothing more is said."""

@@ -32,6 +32,11 @@ class Linked:
     def report(self) -> None:
         self.follower.report(1, "x" * 1000)
 
+    def report_on(self) -> None:
+        """Report until rank 0 has ended."""
+        while not self.follower.over.is_set():
+            self.report()
+
     def take(self) -> None:
         """Take calls until no more come, on this thread."""
         while (call := self.follower.next()) is not None:
@@ -146,6 +151,15 @@ def test_calls_come_in_order_in_whatever_parts_and_whoever_hears_them(
     assert rank.lost == []
 
 
+def test_a_rank_that_has_something_to_say_when_rank_0_is_gone_ends_of_that_alone() -> None:
+    with linked() as rank:
+        rank.first.close()
+        for _ in range(3):
+            rank.report()
+        rank.follower.lose("it could not be told")
+        eventually(lambda: rank.lost == ["rank 0 has ended"])
+
+
 # More than sockets hold.
 FLOOD = b"".join(framed({"step": step, "call": "close", "args": (step,)}) for step in range(40_000))
 REPORTS = b"".join(framed({"step": step, "outcome": "x" * 32}) for step in range(40_000))
@@ -153,7 +167,7 @@ REPORTS = b"".join(framed({"step": step, "outcome": "x" * 32}) for step in range
 
 def test_a_rank_that_waits_to_be_heard_goes_on_hearing() -> None:
     with linked() as rank:
-        flooding = threading.Thread(target=until_lost, args=(rank.report,))
+        flooding = threading.Thread(target=rank.report_on)
         flooding.start()
         eventually(rank.follower.frames.gate.locked)
         # Beats come due.
