@@ -165,10 +165,13 @@ def leave(code: int) -> NoReturn:
     """End this process, one of several ranks that have met, with nothing unwound: what a device's
     libraries hold may wait for ranks that are gone, or for what else is let go of. Whoever has the
     engine calls it."""
-    logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+    try:
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        # Whoever read the words may have left before.
+        os._exit(code)
 
 
 def kept(code: int) -> int:

@@ -76,8 +76,11 @@ class LeadingFlight(Generic[Result]):
 
     def land(self, waits: Callable[[], bool] = nobody) -> Sequence[Result]:
         def held() -> bool:
+            # Of a lost engine the words that decide may be those of a forward that was let go of.
+            self.engine.refuse_if_lost()
             waiting = waits()
             self.engine.link.decide(self.step, not waiting)
+            self.engine.refuse_if_lost()
             return waiting
 
         return self.engine.settled(self.step, lambda: self.flight.land(held))
@@ -200,6 +203,10 @@ class LeadingEngine:
             self.link.thread.join(REASON_SECONDS)
             self.link.lose(f"rank 0: {in_words(error)}")
             raise EngineLost(self.link.lost) from error
+        except Exception as error:
+            # The others make the call, and may wait for this rank in it.
+            self.link.lose(f"rank 0: {in_words(error)}")
+            raise
 
 
 def digest_of(error: Exception) -> str:

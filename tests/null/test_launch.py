@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -56,18 +57,37 @@ def test_a_backend_without_devices_takes_any_number_of_ranks() -> None:
     assert refused(SimpleNamespace(name="cpu-reference"), 8) == ""
 
 
-def test_a_rank_leaves_with_its_words_whatever_its_libraries_wait_for() -> None:
+def left(before: str, **how: Any) -> subprocess.CompletedProcess[str]:
+    """A process that leaves with a code of 3 after its last words, whose end waits for long."""
     # An interpreter's end runs this: what a device's libraries hold may wait just so.
     held = "import atexit, time; atexit.register(time.sleep, 300)"
-    left = "from tensorfold.tools.launch import leave; print('the last words'); leave(3)"
+    leaves = "from tensorfold.tools.launch import leave; print('the last words'); leave(3)"
     here = Path(__file__).parents[2]
     attached = f"import sys; sys.path.insert(0, {str(here)!r}); import uninstalled"
-    done = subprocess.run(
-        [sys.executable, "-c", "; ".join((held, attached, left))],
-        capture_output=True,
+    return subprocess.run(
+        [sys.executable, "-c", "; ".join(filter(None, (held, attached, before, leaves)))],
+        stderr=subprocess.PIPE,
         text=True,
         timeout=60,
+        env={name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},
         check=False,
+        **how,
     )
+
+
+def test_a_rank_leaves_with_its_words_whatever_its_libraries_wait_for() -> None:
+    done = left("", stdout=subprocess.PIPE)
     assert done.returncode == 3, done.stderr
     assert done.stdout == "the last words\n"
+
+
+def test_a_rank_leaves_with_its_code_where_nobody_takes_its_words() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = left("", stdout=writer)
+    finally:
+        os.close(writer)
+    assert done.returncode == 3, done.stderr
+    done = left("print = lambda *words: None; sys.stdout = None")
+    assert done.returncode == 3, done.stderr

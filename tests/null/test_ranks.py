@@ -258,6 +258,20 @@ def test_what_fails_on_one_rank_alone_ends_all_with_its_words() -> None:
         eventually(lambda: [str(error) for error in others.raised] == ["mine"])
 
 
+@pytest.mark.parametrize("kind", ["fill", "round", "round.land"])
+def test_what_fails_on_rank_0_alone_ends_the_others_with_its_words_at_once(kind: str) -> None:
+    # They may wait in a forward for what it does not do any more.
+    broken = replace(PLAIN, troubles=(Trouble(kind=kind, call=1, error=ValueError("mine")),))
+    with led(PLAIN, PLAIN, own=broken) as (engine, others):
+        host = Host(engine, Reader())
+        engine.watch(host.lose, host.give_up)
+        host.submit([job(1, most=LONG), job(2, most=LONG)])
+        while host.turn() or host.stats().lost is None:
+            pass
+        assert host.stats().lost == "ValueError: mine"
+        eventually(lambda: others.lost == 2 * ["rank 0: ValueError: mine"])
+
+
 def test_a_rank_that_ends_while_nothing_runs_is_told_to_the_host_and_to_the_others() -> None:
     with led(PLAIN, PLAIN, own=PLAIN) as (engine, others):
         reader = Reader()

@@ -25,6 +25,7 @@ class Asking(FakeEngine):
         self.but = but
         self.rounds = 0
         self.heard: list[bool] = []
+        self.meanwhile: Callable[[], None] = lambda: None
 
     def round(self, windows: Sequence[Window]) -> Flight[Landed]:
         flight = super().round(windows)
@@ -32,6 +33,7 @@ class Asking(FakeEngine):
         asks = self.rounds not in self.but and all(window.goes_on for window in windows)
 
         def land(waits: Callable[[], bool] = nobody) -> Sequence[Landed]:
+            self.meanwhile()
             if asks:
                 self.heard.append(waits())
             return flight.land()
@@ -71,6 +73,30 @@ def test_a_rank_that_would_run_ahead_where_another_would_not_ends_all(odd: int) 
         assert words.endswith("ranks diverged")
         assert {end.reason for end in reader.ends.values()} == {"lost"}
         eventually(lambda: len(others.raised) == 1)
+
+
+@pytest.mark.parametrize("when", ["while its words are waited for", "while it is told"])
+def test_no_round_runs_ahead_of_one_whose_ranks_are_lost_by_then(when: str) -> None:
+    own = Asking()
+    with linked(Asking(), own=own) as (engine, _):
+        engine.open(Opening(stream=1, prompt=(5, 6), most=20))
+        (filled,) = engine.fill([Piece(stream=1, start=0, end=2)]).land()
+        flight = engine.round([Window(stream=1, tokens=(filled.token,), goes_on=True)])
+
+        def waits() -> bool:
+            engine.link.lose("it is lost")
+            return False
+
+        if when == "while it is told":
+            lost = pytest.raises(EngineLost, match="it is lost")
+        else:
+            own.meanwhile, lost = (
+                lambda: engine.link.lose("gone"),
+                pytest.raises(EngineLost, match="gone"),
+            )
+        with lost:
+            flight.land(waits)
+        assert own.heard == []
 
 
 class Ending(FakeEngine):
