@@ -253,7 +253,7 @@ def rounds_of(
         told[count] = {"seconds": in_turns(options, first, pending)}
         closed(first, pending)
         if spied.shown:
-            own = spied.picked(options.ranks)
+            own = spied.picked(options.ranks, count)
             moved = [floors.round_bytes(picked, [options.context] * count) for picked in own]
             told[count] |= {"picked": own, "bytes": moved}
         if spied.shown and "copy_rate" in found:

@@ -6,7 +6,8 @@ import argparse
 import json
 import subprocess
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from tensorfold.families.glm53.plugin import FAMILY
 from tensorfold.tools import widths
 from tensorfold.tools.bench_cache import Row
 from tensorfold.tools.decode.engines import RandomTensors
+from tensorfold.tools.decode.ranked import Spied
 from tensorfold.tools.decode.split_figures import ARMS, WHOLE, drifts, judged
 from tensorfold.tools.own_command import own_command
 
@@ -126,3 +128,19 @@ def test_a_machine_that_gets_slower_moves_no_arm_from_the_other() -> None:
     assert found[WHOLE] == 0
     assert found["cost"] == pytest.approx(0, abs=1e-9)
     assert found["rows"] == pytest.approx(0.01, abs=1e-9)
+
+
+def test_experts_of_a_round_are_not_those_of_a_prompt_that_was_captured_behind_it() -> None:
+    class Moe(NamedTuple):
+        gate_up_EDI: torch.Tensor
+
+    class Layer(NamedTuple):
+        mlp: Moe
+
+    layer = Layer(mlp=Moe(gate_up_EDI=torch.zeros(4, 2, 2)))
+    model = SimpleNamespace(weights=SimpleNamespace(layers=[layer]))
+    device = SimpleNamespace(table=torch.zeros(1))
+    spied = Spied(SimpleNamespace(model=model, storage=device), compiled=True)  # type: ignore[arg-type]
+    spied.ids += [torch.tensor([[0, 5]] * 2), torch.tensor([[1, 2], [3, 4], [5, 6]] * 4)]
+    assert spied.picked(2, 1) == [[1], [1]]
+    assert spied.picked(2, 8) == [[3], [3]]

@@ -49,11 +49,14 @@ class Spied:
 
         return run
 
-    def picked(self, ranks: int) -> list[list[int]]:
-        """By rank, how many different experts of its own each layer with experts reads."""
+    def picked(self, ranks: int, count: int) -> list[list[int]]:
+        """By rank, how many different experts of its own each layer with experts reads in a round
+        of so many rows: the least forwards that have them. What a prompt was captured with since
+        holds anything by now."""
         layers = [layer for layer in self.model.weights.layers if of_one_expert(layer)]
         held = [layer.mlp.gate_up_EDI.shape[0] for layer in layers]
-        last = list(self.ids)[-len(layers) :] if layers else []
+        rows = min((len(ids) for ids in self.ids if len(ids) >= count), default=0)
+        last = [ids for ids in self.ids if len(ids) == rows][-len(layers) :] if layers else []
         found = []
         for rank in range(ranks):
             own = []
