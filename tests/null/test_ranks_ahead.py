@@ -25,6 +25,7 @@ class Asking(FakeEngine):
         self.but = but
         self.rounds = 0
         self.heard: list[bool] = []
+        self.ends = 0
         self.meanwhile: Callable[[], None] = lambda: None
 
     def round(self, windows: Sequence[Window]) -> Flight[Landed]:
@@ -39,6 +40,10 @@ class Asking(FakeEngine):
             return flight.land()
 
         return SimpleNamespace(land=land)
+
+    def shutdown(self) -> None:
+        self.ends += 1
+        super().shutdown()
 
 
 def test_every_rank_hears_what_rank_0_decides_and_nothing_where_nobody_asks() -> None:
@@ -55,6 +60,8 @@ def test_every_rank_hears_what_rank_0_decides_and_nothing_where_nobody_asks() ->
                 tokens = landed.tokens
         engine.close(1)
     assert own.heard == one.heard == two.heard == waiting
+    # Each has a round that runs ahead, maybe, and waits for its own.
+    assert own.ends == one.ends == two.ends == 1
     assert (others.lost, others.raised) == ([], [])
 
 
@@ -73,6 +80,23 @@ def test_a_rank_that_would_run_ahead_where_another_would_not_ends_all(odd: int) 
         assert words.endswith("ranks diverged")
         assert {end.reason for end in reader.ends.values()} == {"lost"}
         eventually(lambda: len(others.raised) == 1)
+
+
+@pytest.mark.parametrize("how", ["ends", "is lost"])
+def test_a_rank_that_waits_for_what_rank_0_says_is_let_go_with_it_and_launches_nothing(
+    how: str,
+) -> None:
+    own, other = Asking(but=[1]), Asking()
+    with linked(other, own=own) as (engine, others):
+        engine.open(Opening(stream=1, prompt=(5, 6), most=20))
+        (filled,) = engine.fill([Piece(stream=1, start=0, end=2)]).land()
+        engine.round([Window(stream=1, tokens=(filled.token,), goes_on=True)]).land()
+        eventually(lambda: other.rounds == 1)
+        assert other.heard == []
+        if how == "is lost":
+            engine.link.lose(how)
+    assert other.heard == [True]
+    assert others.lost == (["is lost"] if how == "is lost" else [])
 
 
 @pytest.mark.parametrize("when", ["while its words are waited for", "while it is told"])
