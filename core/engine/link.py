@@ -27,6 +27,8 @@ AWAY_SECONDS = 2.0
 READ_BYTES = 1 << 16
 # Before a thread that hears beside its work hears on, where more may come.
 MORE_SECONDS = 0.005
+# For the reason to arrive by another way than what failed of it.
+REASON_SECONDS = 1.0
 # For ranks to make the calls that they have, once no more come.
 LAST_SECONDS = 4.0
 
@@ -152,6 +154,11 @@ class Leader:
         for rank, end in self.ends.items():
             try:
                 say(end)
+            except ConnectionError:
+                # Who hears is told so too, or why.
+                if self.thread is not threading.current_thread():
+                    self.thread.join(REASON_SECONDS)
+                    self.lose(f"rank {rank} has ended")
             except OSError as error:
                 self.lose(f"rank {rank} takes no more calls: {error or type(error).__name__}")
 

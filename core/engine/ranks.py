@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_check
 
 from tensorfold.core.backend_api import Place
 from tensorfold.core.engine.index_split import IndexSplit
-from tensorfold.core.engine.link import Follower, Frames, Leader, OnLost
+from tensorfold.core.engine.link import REASON_SECONDS, Follower, Frames, Leader, OnLost
 from tensorfold.core.engine.records import decode, digest, encode
 from tensorfold.core.engine_api import (
     Engine,
@@ -51,8 +51,6 @@ Result = TypeVar("Result")
 OUTCOMES = (NoRoom, Refused, EngineFault)
 MEET_SECONDS = 20.0
 TOKEN_BYTES = 32
-# For the reason to arrive by another way than the forward that failed of it.
-REASON_SECONDS = 1.0
 # For a call that waits for a lost rank to come back, once its device was told to let go.
 LET_GO_SECONDS = 2.0
 

@@ -221,3 +221,31 @@ def test_a_beat_waits_for_nobody() -> None:
     assert time.monotonic() - began < 1
     here.close()
     there.close()
+
+
+@pytest.mark.parametrize(
+    ("said", "told"), [([], "rank 1 has ended"), ([{"lost": "why"}], "rank 1: why")]
+)
+def test_rank_0_tells_why_a_rank_ended_though_nobody_takes_what_it_says(
+    said: list[dict[str, Any]], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hear, gone = Leader.hear, threading.Event()
+
+    def later(leader: Leader, rank: int, end: Frames) -> bool:
+        # Who hears is behind who speaks.
+        assert gone.wait(5)
+        time.sleep(0.1)
+        return hear(leader, rank, end)
+
+    monkeypatch.setattr(Leader, "hear", later)
+    here, there = socket.socketpair()
+    leader = Leader({1: Frames(here)})
+    other = Frames(there)
+    for table in said:
+        other.send(table)
+    there.shutdown(socket.SHUT_RDWR)
+    there.close()
+    gone.set()
+    leader.call("close", 1)
+    assert leader.lost == told
+    leader.end()
