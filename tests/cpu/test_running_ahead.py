@@ -190,11 +190,11 @@ def spoiled(engines: Sequence[TorchEngine]) -> Iterator[None]:
                 embed.copy_(before)
 
 
-def acted(both: Both, choice: random.Random, engine: TorchEngine) -> Counter[str]:
+def acted(both: Both, choice: random.Random, engine: TorchEngine, steps: int = 300) -> Counter[str]:
     """A script of rounds, openings and closings; what was done while a round ran ahead."""
     seen = Counter[str]()
     numbers = itertools.count(choice.randrange(10**6))
-    for _ in range(300):
+    for _ in range(steps):
         ahead, live = engine.ahead.round, list(both.pending)
         seen["kept"] += bool(engine.ahead.results)
         what = choice.random()
