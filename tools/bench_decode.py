@@ -334,7 +334,8 @@ def measure_free(bench: Bench) -> None:
     streams = range(max(options.streams))
     lives = [rounds.begun(engine, stream, options.context, ROOM)[0] for stream in streams]
     for count in options.streams:
-        figures.free_rounds[count] = rounds.timed(engine, lives[:count], options.reps).device
+        found = rounds.timed(engine, lives[:count], options.reps)
+        figures.add_free_round(count, options.context, found.device)
     closed(engine, lives)
     for length in options.prompts:
         spent = []
@@ -342,7 +343,7 @@ def measure_free(bench: Bench) -> None:
             live, seconds = rounds.begun(engine, 100 + rep, length, 8)
             engine.close(live.stream)
             spent.append(seconds)
-        figures.free_prompts[length] = min(spent[1:])
+        figures.add_free_prompt(length, min(spent[1:]))
     figures.free_ops = dict(engine.info.ops)
 
 
@@ -369,7 +370,7 @@ def measure_peer(bench: Bench) -> None:
         words = "it took too long"
     lines = [line for line in said.splitlines() if line.startswith("{")]
     if lines:
-        bench.figures.peer = json.loads(lines[-1])
+        bench.figures.add_peer(json.loads(lines[-1]))
     if not lines or "round 8" not in bench.figures.peer:
         raise StartError(f"the peer did not come to its end: {words.strip()[-500:]}")
 

@@ -18,6 +18,7 @@ from tensorfold.families.glm53.plugin import FAMILY as GLM53
 from tensorfold.tools import bench_decode, widths
 from tensorfold.tools.decode import bursting, engines, floors, soundness
 from tensorfold.tools.decode.engines import RandomTensors
+from tensorfold.tools.decode.figures import Figures
 
 SMALL = ["--widths", "tiny", "--backend", "cpu-reference", "--streams", "1,3", "--context", "40"]
 SMALL += ["--prompts", "100", "--long", "150", "--chunk", "128", "--reps", "1"]
@@ -102,7 +103,9 @@ def test_the_released_sizes_give_the_known_amounts() -> None:
     DSV41.config(widths.dsv41(8))
 
 
-def test_a_run_on_the_cpu_tells_every_part(tmp_path: Path) -> None:
+def test_a_run_on_the_cpu_tells_every_part(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out, picture = tmp_path / "found.json", tmp_path / "found.png"
     asked = ["glm53", *SMALL, "--free", "--profile", "--output", str(out), "--plot", str(picture)]
     assert bench_decode.main(asked) == 0
@@ -119,6 +122,24 @@ def test_a_run_on_the_cpu_tells_every_part(tmp_path: Path) -> None:
     assert set(figures["free_rounds"]) == {"1", "3"}
     assert figures["failed"] == {}
     assert picture.stat().st_size > 1000
+    # A run that is cut short has told what it had by then.
+    told, _, _ = capsys.readouterr().out.partition("rounds of one row a stream")
+    for one in figures["rounds"][:2]:
+        free = figures["free_rounds"][str(one["streams"])]
+        words = f"free, {one['streams']} streams: {free * 1e3:.3f} ms"
+        assert f"{words}, exactness {one['device'] / free - 1:+.1%}\n" in told
+    free = figures["free_prompts"]["100"]
+    price = figures["prompts"][0]["seconds"] / free - 1
+    assert f"free, 100 rows: {free * 1e3:.1f} ms, exactness {price:+.1%}\n" in told
+
+
+def test_a_peers_figures_are_told_as_they_come(capsys: pytest.CaptureFixture[str]) -> None:
+    figures = Figures()
+    figures.add_peer({"transformers": "5", "prompt 64": 1234.5, "round 8": 0.0625})
+    assert capsys.readouterr().out == (
+        "   peer, prompt 64: 1234 rows/s\n   peer, round 8: 62.500 ms\n"
+    )
+    assert figures.peer_rate(64) == 1234.5
 
 
 def test_another_family_runs_too(capsys: pytest.CaptureFixture[str]) -> None:

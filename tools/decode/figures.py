@@ -100,6 +100,32 @@ class Figures:
             flush=True,
         )
 
+    def add_free_round(self, streams: int, context: int, seconds: float) -> None:
+        self.free_rounds[streams] = seconds
+        same = (streams, context)
+        exact = [one.device for one in self.rounds if (one.streams, one.context) == same]
+        self.tell_free(f"{streams} streams: {seconds * 1e3:.3f} ms", seconds, exact)
+
+    def add_free_prompt(self, rows: int, seconds: float) -> None:
+        self.free_prompts[rows] = seconds
+        exact = [one.seconds for one in self.prompts if one.rows == rows]
+        self.tell_free(f"{rows} rows: {seconds * 1e3:.1f} ms", seconds, exact)
+
+    def tell_free(self, words: str, seconds: float, exact: Sequence[float]) -> None:
+        """`exact` are the same step's seconds with what the promises need, if it was timed."""
+        price = f", exactness {exact[0] / seconds - 1:+.1%}" if exact else ""
+        print(f"   free, {words}{price}", flush=True)
+
+    def add_peer(self, found: Mapping[str, Any]) -> None:
+        """`prompt N` in rows a second and `round N` in seconds."""
+        self.peer = found
+        for name, value in found.items():
+            what, _, _ = name.partition(" ")
+            if what == "prompt":
+                print(f"   peer, {name}: {value:.0f} rows/s", flush=True)
+            elif what == "round":
+                print(f"   peer, {name}: {value * 1e3:.3f} ms", flush=True)
+
     def floor_of(self, one: Round) -> float:
         return one.moved / self.copy_rate
 
