@@ -133,6 +133,8 @@ class Guessers:
             try:
                 worth = calibrated(self.sources[HEAD], guessing.fared[HEAD], own)
                 assert len(worth) == len(tokens), f"{len(tokens)} drafts, chances {own}"
+                known = 0 <= min(tokens) <= max(tokens) < self.vocab_size
+                assert known, f"drafts {tokens}, and tokens are 0 to {self.vocab_size - 1}"
             except Exception as error:
                 self.report(stream, HEAD, error)
             else:

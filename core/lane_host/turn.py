@@ -238,6 +238,11 @@ class Turns:
         window: Window | None = None,
     ) -> None:
         """Keep the tokens up to the reply's end, if it has come, and owe them to its reader."""
+        # One that is none would be found out later and elsewhere, by the round that runs it.
+        if not 0 <= min(tokens) <= max(tokens) < self.info.vocab_size:
+            words = f"the engine gave {tokens!r}, and tokens are 0 to {self.info.vocab_size - 1}"
+            self.lanes.end(reply, FAULT, words)
+            return
         kept, reason, words = reply.take(tokens, logprobs)
         if window is not None and (reply.guessing is not None or window.forced):
             self.drafting.landed(reply, window, tokens, kept)

@@ -171,6 +171,20 @@ def test_an_engines_drafts_without_chances_cost_drafts_and_no_reply(
         assert rig.host.stats().drafter_faults["head"] > 0
 
 
+@pytest.mark.parametrize("drafts", [(model.VOCAB,), (-1,), (5, 1 << 40), (-1, 5)])
+def test_an_engines_drafts_that_are_no_tokens_get_no_row(
+    monkeypatch: pytest.MonkeyPatch, drafts: tuple[int, ...]
+) -> None:
+    rig = rig_with(Copies(), drafts=2)
+    monkeypatch.setattr(rig.engine, "guesses", lambda stream, want: drafts[:want])
+    rig.submit(job(1, most=9), job(2, most=30))
+    rig.run()
+    rig.check()
+    rows = {token for call in rig.calls for window in call.windows for token in window.tokens}
+    assert rows <= set(range(model.VOCAB))
+    assert rig.host.stats().drafter_faults["head"] > 0
+
+
 def test_copies_repeat_what_a_stream_repeats() -> None:
     """The fake's greedy replies fall into loops: from then on most of a window is copied."""
     rig = rig_with(Copies(), window_rows=8, context=4096)

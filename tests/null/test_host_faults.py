@@ -1,10 +1,12 @@
 """Whatever goes wrong, wherever: every stream ends exactly once, and the figures add up."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from tensorfold.backends.fake import model
 from tensorfold.backends.fake.options import CALLS, Call, Trouble
 from tensorfold.core.errors import EngineFault, EngineLost, RequestError
 from tensorfold.core.lane_host import lanes as lanes_module
@@ -112,7 +114,7 @@ def test_a_fault_ends_its_stream_and_the_others_keep_their_results(
 
 
 @pytest.mark.parametrize("kind", ["fill", "round"])
-@pytest.mark.parametrize("wrong", ["swapped", "short", "long"])
+@pytest.mark.parametrize("wrong", ["swapped", "short", "long", "nothing"])
 def test_results_that_answer_another_call_are_a_loss_and_reach_nobody(
     monkeypatch: pytest.MonkeyPatch, kind: str, wrong: str
 ) -> None:
@@ -127,12 +129,43 @@ def test_results_that_answer_another_call_are_a_loss_and_reach_nobody(
             results = self.flight.land(*waits)
             if wrong == "swapped":
                 return results[::-1]
+            if wrong == "nothing":
+                none = {"token": None} if kind == "fill" else {"tokens": ()}
+                return [replace(result, **none) for result in results]
             return results[:-1] if wrong == "short" else [*results, results[0]]
 
     monkeypatch.setattr(rig.engine, kind, Mixed)
     rig.submit(job(1), job(2))
     rig.run()
     rig.check(lost=True)
+
+
+@pytest.mark.parametrize("kind", ["fill", "round"])
+@pytest.mark.parametrize("token", [model.VOCAB, -1, 1 << 40])
+def test_a_token_that_is_none_ends_its_stream_at_once_and_alone(
+    monkeypatch: pytest.MonkeyPatch, kind: str, token: int
+) -> None:
+    rig = crowd()
+    run = "run_piece" if kind == "fill" else "run_window"
+    right = getattr(rig.engine, run)
+
+    def wrong(asked: Any) -> Any:
+        result = right(asked)
+        if asked.stream != 4:
+            return result
+        if kind == "fill":
+            return replace(result, token=token)
+        return replace(result, tokens=(*result.tokens[:-1], token))
+
+    monkeypatch.setattr(rig.engine, run, wrong)
+    rig.run()
+    rig.check()
+    reasons = {stream: end.reason for stream, end in rig.reader.ends.items()}
+    assert reasons.pop(4) == "fault"
+    assert set(reasons.values()) == {"length"}
+    assert f"{token}" in rig.reader.ends[4].message
+    assert "tokens are 0 to 96" in rig.reader.ends[4].message
+    assert len(rig.reader.tokens[4]) == (0 if kind == "fill" else 1)
 
 
 def test_storage_that_is_not_freed_at_the_second_try_is_a_loss() -> None:
