@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from tensorfold.core.engine.records import Unreadable, decode, encode
 
@@ -29,6 +29,8 @@ READ_BYTES = 1 << 16
 MORE_SECONDS = 0.005
 # For the reason to arrive by another way than what failed of it.
 REASON_SECONDS = 1.0
+# For all ranks to tell that a call did nothing, once one of them has.
+ALIKE_SECONDS = 2.0
 # For ranks to make the calls that they have, once no more come.
 LAST_SECONDS = 4.0
 
@@ -93,8 +95,29 @@ class Frames:
             del self.pending[:end]
         return found
 
+    def take(self, who: str, over: OnLost) -> list[dict[str, Any]] | None:
+        """As `receive`; none where the other end, who that is, says no more: `over` is told why."""
+        try:
+            return self.receive()
+        except (EOFError, OSError):
+            over(f"{who} has ended")
+        except Unreadable as error:
+            over(f"{who} said what cannot be read: {error}")
+        return None
+
     def close(self) -> None:
         self.sock.close()
+
+
+class Fault(NamedTuple):
+    """A call that did nothing on a rank, why, and until when all have to tell that of theirs."""
+
+    rank: int
+    why: str
+    until: float
+
+    def words(self) -> str:
+        return f"rank {self.rank}: {self.why}: not told by every rank"
 
 
 class Watch:
@@ -124,6 +147,9 @@ class Leader:
         self.lost: str | None = None
         self.gate = threading.Lock()
         self.outcomes: dict[int, dict[int, str]] = {}
+        # Of steps that not every rank has told; and what tells that it has, or of a loss.
+        self.faults: dict[int, Fault] = {}
+        self.told = threading.Condition(self.gate)
         self.watchers: list[OnLost] = []
         self.over = threading.Event()
         self.last = 0.0
@@ -162,22 +188,47 @@ class Leader:
             except OSError as error:
                 self.lose(f"rank {rank} takes no more calls: {error or type(error).__name__}")
 
-    def settle(self, step: int, outcome: str, rank: int = 0) -> None:
-        """Note a rank's outcome of a step; unequal ones lose the engine."""
+    def settle(self, step: int, outcome: str, rank: int = 0, fault: str = "") -> None:
+        """Note a rank's outcome of a step; unequal ones lose the engine. So does a `fault`, words
+        of a call that did nothing, which not every rank tells in time: others may wait in it."""
         with self.gate:
             told = self.outcomes.setdefault(step, {})
             told[rank] = outcome
+            if fault:
+                until = time.monotonic() + ALIKE_SECONDS
+                self.faults.setdefault(step, Fault(rank, fault, until))
+            known = self.faults.get(step)
             differing = [other for other in told if told[other] != told[min(told)]]
             if len(told) == 1 + len(self.ends):
                 del self.outcomes[step]
-        if differing:
+                if known is not None and not differing:
+                    del self.faults[step]
+                    self.told.notify_all()
+        if differing and known is not None:
+            self.lose(known.words())
+        elif differing:
             self.lose(f"rank {differing[0]} gave another outcome of step {step}: ranks diverged")
+
+    def agree(self, step: int) -> None:
+        """Wait until every rank has told that a step did nothing, or the engine is lost of it."""
+        with self.told:
+            self.told.wait_for(
+                lambda: step not in self.faults or self.lost is not None, ALIKE_SECONDS
+            )
+            fault = self.faults.get(step)
+        if fault is not None:
+            self.lose(fault.words())
+
+    def late(self, now: float) -> list[Fault]:
+        with self.gate:
+            return [fault for fault in self.faults.values() if now > fault.until]
 
     def lose(self, words: str) -> None:
         with self.gate:
             if self.lost is not None or self.over.is_set():
                 return
             self.lost, watchers = words, list(self.watchers)
+            self.told.notify_all()
         for end in self.ends.values():
             try:
                 end.send({"lost": words})
@@ -205,26 +256,21 @@ class Leader:
                 if now - beaten > BEAT_SECONDS:
                     beaten = now
                     self.each(Frames.beat)
+                    for fault in self.late(now):
+                        self.lose(fault.words())
                 for end in watch.silent(*self.ends.values()):
                     (rank,) = [rank for rank, own in self.ends.items() if own is end]
                     self.lose(f"rank {rank} has been silent for {SILENT_SECONDS:g} s")
 
     def hear(self, rank: int, end: Frames) -> bool:
         """Take what a rank says; false when it will say no more."""
-        try:
-            tables = end.receive()
-        except (EOFError, OSError):
-            self.lose(f"rank {rank} has ended")
-            return False
-        except Unreadable as error:
-            self.lose(f"rank {rank} said what cannot be read: {error}")
-            return False
-        for table in tables:
+        tables = end.take(f"rank {rank}", self.lose)
+        for table in tables or ():
             if "lost" in table:
                 self.lose(f"rank {rank}: {table['lost']}")
             elif "outcome" in table:
-                self.settle(table["step"], table["outcome"], rank)
-        return True
+                self.settle(table["step"], table["outcome"], rank, table.get("fault", ""))
+        return tables is not None
 
     def end(self) -> None:
         """Let the other ranks go, once they have made the calls they have: none follows."""
@@ -266,8 +312,9 @@ class Follower:
                 self.hear(BEAT_SECONDS / 2)
             return self.calls.popleft() if self.calls else None
 
-    def report(self, step: int, outcome: str) -> None:
-        self.tell({"step": step, "outcome": outcome})
+    def report(self, step: int, outcome: str, fault: str = "") -> None:
+        """Tell what came of a call, and of one that did nothing why."""
+        self.tell({"step": step, "outcome": outcome} | ({"fault": fault} if fault else {}))
 
     def lose(self, words: str) -> None:
         """Tell rank 0 what this rank is lost of."""
@@ -287,22 +334,15 @@ class Follower:
         """Take what has come, or comes in that time, if anything; for whoever is `reading`."""
         if not self.poll.poll(1000 * seconds):
             return False
-        try:
-            heard = self.frames.receive()
-        except (EOFError, OSError):
-            self.end("rank 0 has ended")
-            return False
-        except Unreadable as error:
-            self.end(f"rank 0 said what cannot be read: {error}")
-            return False
-        for table in heard:
+        heard = self.frames.take("rank 0", self.end)
+        for table in heard or ():
             if "end" in table:
                 self.end(None)
             elif "lost" in table:
                 self.end(str(table["lost"]))
             elif "step" in table:
                 self.calls.append(table)
-        return True
+        return heard is not None
 
     def end(self, reason: str | None) -> None:
         """No more calls come, for that reason, or because rank 0 said so."""

@@ -48,7 +48,9 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 # What a call may raise that is an outcome as good as any.
-OUTCOMES = (NoRoom, Refused, EngineFault)
+OUTCOMES = (NoRoom, Refused)
+# The outcome of a call that did nothing: its words may be of a rank's own device.
+NOTHING = EngineFault.__name__
 MEET_SECONDS = 20.0
 TOKEN_BYTES = 32
 # For a call that waits for a lost rank to come back, once its device was told to let go.
@@ -196,6 +198,12 @@ class LeadingEngine:
         except OUTCOMES as error:
             self.link.settle(step, digest_of(error))
             raise
+        except EngineFault as error:
+            # The others may wait for this rank, in what its next call would take part in.
+            self.link.settle(step, NOTHING, fault=in_words(error))
+            self.link.agree(step)
+            self.refuse_if_lost()
+            raise
         except RuntimeError as error:
             # What ranks exchange fails when one of them is gone: its own end says why.
             self.link.thread.join(REASON_SECONDS)
@@ -220,10 +228,16 @@ def follow(engine: Engine, link: Follower) -> None:
     while (call := link.next()) is not None:
         try:
             outcome = made(engine, call, link)
+        except EngineFault as error:
+            link.report(call["step"], NOTHING, in_words(error))
         except Exception as error:
+            if isinstance(error, RuntimeError):
+                # As on rank 0: another rank's end may be why, and is told by that.
+                link.thread.join(REASON_SECONDS)
             link.lose(in_words(error))
             raise
-        link.report(call["step"], outcome)
+        else:
+            link.report(call["step"], outcome)
     link.close()
     engine.shutdown()
 
