@@ -12,9 +12,11 @@ from typing import Any, TextIO
 from urllib.parse import urlsplit
 
 from tensorfold.core.errors import StartError
-from tensorfold.tools.arguments import Parser
+from tensorfold.tools.arguments import Parser, seconds
 
 BASE = "http://127.0.0.1:8000"
+# Characters of an answer that cannot be read.
+SHOWN = 200
 
 
 class AskError(Exception):
@@ -43,7 +45,13 @@ def parser() -> Parser:
     flags.add_argument("--max-tokens", type=int, metavar="N", help="most tokens of the reply")
     flags.add_argument("--temperature", type=float, metavar="X", help="0 takes the likeliest")
     flags.add_argument("--seed", type=int, metavar="N", help="repeats a sampled reply")
-    flags.add_argument("--timeout", type=float, default=600.0, metavar="SECONDS", help="[600]")
+    flags.add_argument(
+        "--timeout",
+        type=seconds,
+        default=600.0,
+        metavar="SECONDS",
+        help="most between parts of the reply [600]",
+    )
     flags.add_argument("--receipt", action="store_true", help="print the reply's receipt after it")
     return flags
 
@@ -107,10 +115,14 @@ class Server:
 
     def only_model(self) -> str:
         """The first model that the server lists."""
-        listed = json.loads(self.send("GET", "/v1/models").read())["data"]
+        body = self.send("GET", "/v1/models").read()
+        try:
+            listed = [str(card["id"]) for card in json.loads(body)["data"]]
+        except (ValueError, KeyError, TypeError):
+            raise AskError(f"no OpenAI-compatible server answers at {self.base}") from None
         if not listed:
             raise AskError(f"the server at {self.base} serves no model")
-        return str(listed[0]["id"])
+        return listed[0]
 
     def stream(self, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """The events of a streamed reply, to its `[DONE]`."""
@@ -118,7 +130,10 @@ class Server:
         for data in self.events(response):
             if data == "[DONE]":
                 return
-            event = json.loads(data)
+            try:
+                event = json.loads(data)
+            except ValueError:
+                raise AskError(f"the reply broke off: {data[:SHOWN]!r} is no JSON") from None
             if "error" in event:
                 raise AskError(f"the reply broke off: {event['error'].get('message')}")
             yield event
@@ -150,4 +165,4 @@ def message_of(body: bytes) -> str:
     try:
         return str(json.loads(body)["error"]["message"])
     except (ValueError, KeyError, TypeError):
-        return body[:200].decode(errors="replace")
+        return body[:SHOWN].decode(errors="replace")

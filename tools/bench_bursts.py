@@ -29,7 +29,7 @@ import aiohttp
 from rich.console import Console
 
 from tensorfold.core.errors import StartError
-from tensorfold.tools.arguments import Parser
+from tensorfold.tools.arguments import Parser, at_least, exit_code, positive
 from tensorfold.tools.own_command import own_command
 from tensorfold.tools.sim.report import Check, Outcome, Panel, Table, document, show
 
@@ -113,29 +113,18 @@ class Measured:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    try:
-        return run(parse(arguments))
-    except StartError as error:
-        print(f"bench_bursts: {error}", file=sys.stderr)
-        return 2
+    return exit_code("bench_bursts", lambda: run(parse(arguments)))
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = Parser(
-        prog="bench_bursts",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = Parser(prog="bench_bursts", description=__doc__)
     parser.add_argument("model", nargs="?", default="", help="as `tensorfold serve` takes it")
-    parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--reps", type=int, default=3, help="bursts of each arm in a run")
-    parser.add_argument("--tokens", type=int, default=24, help="tokens of each reply")
+    parser.add_argument("--runs", type=positive, default=5, help="how often every arm is run")
+    parser.add_argument("--reps", type=positive, default=3, help="bursts of each arm in a run")
+    parser.add_argument("--tokens", type=at_least(2), default=24, help="tokens of each reply")
     parser.add_argument("--plot", type=Path, help="folder for a picture of each kind of burst")
     parser.add_argument("--output", type=Path, help="file for the figures as JSON")
-    options = parser.parse_args(arguments)
-    if min(options.runs, options.reps, options.tokens - 1) < 1:
-        raise StartError("--runs and --reps are at least 1 and --tokens at least 2")
-    return options
+    return parser.parse_args(arguments)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -26,7 +26,7 @@ import aiohttp
 from rich.console import Console
 
 from tensorfold.core.errors import StartError
-from tensorfold.tools.arguments import Parser
+from tensorfold.tools.arguments import Parser, at_least, exit_code, positive, seconds
 from tensorfold.tools.asking import Server, connect
 from tensorfold.tools.sim.report import Cell, Check, Outcome, Table, document, show
 
@@ -70,37 +70,26 @@ class Row:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    try:
-        return run(parse(arguments))
-    except StartError as error:
-        print(f"bench_cache: {error}", file=sys.stderr)
-        return 2
+    return exit_code("bench_cache", lambda: run(parse(arguments)))
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = Parser(
-        prog="bench_cache",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = Parser(prog="bench_cache", description=__doc__)
     parser.add_argument("base", help="the server's address")
     parser.add_argument("model", help="as the server names it")
-    parser.add_argument("--prompt-tokens", type=int, default=4096, help="made up, by --seed")
+    parser.add_argument("--prompt-tokens", type=positive, default=4096, help="made up, by --seed")
     parser.add_argument("--prompt-file", type=Path, help="a text in place of made-up tokens")
     parser.add_argument("--expected-prompt-tokens", type=int, help="refuse another prompt length")
     parser.add_argument("--seed", type=int, default=1234, help="another one is another prompt")
-    parser.add_argument("--tokens", type=int, default=32, help="tokens of each reply")
-    parser.add_argument("--streams", type=int, default=2, help="readers at once")
-    parser.add_argument("--repeats", type=int, default=2, help="requests one after another")
-    parser.add_argument("--timeout", type=float, default=1800.0, help="seconds of a request")
+    parser.add_argument("--tokens", type=positive, default=32, help="tokens of each reply")
+    parser.add_argument("--streams", type=at_least(0), default=2, help="readers at once")
+    parser.add_argument("--repeats", type=at_least(0), default=2, help="requests one after another")
+    parser.add_argument("--timeout", type=seconds, default=1800.0, help="seconds of a request")
     parser.add_argument("--require-cold", action="store_true", help="nothing kept at first")
     parser.add_argument("--require-reuse", action="store_true", help="something kept ever after")
     parser.add_argument("--output", type=Path, help="file for the figures as JSON")
     parser.add_argument("--plot", type=Path, help="file for a picture of the first-token times")
-    options = parser.parse_args(arguments)
-    if min(options.prompt_tokens, options.tokens) < 1 or min(options.streams, options.repeats) < 0:
-        raise StartError("--prompt-tokens and --tokens are at least 1, --streams and --repeats 0")
-    return options
+    return parser.parse_args(arguments)
 
 
 def run(options: argparse.Namespace) -> int:

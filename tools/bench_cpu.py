@@ -40,6 +40,7 @@ from tensorfold.core.engine_api import Opening, Piece, Sampling, Window
 from tensorfold.core.settings import read
 from tensorfold.plugins.choose import choose_backend
 from tensorfold.plugins.manager import discover
+from tensorfold.tools.arguments import Parser, exit_code, numbers, positive
 from tensorfold.tools.models import find_model
 from tensorfold.tools.own_command import own_command
 
@@ -52,15 +53,18 @@ KINDS = {
 }
 
 
-def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model", nargs="?", default="")
-    parser.add_argument("--streams", default="1,8")
-    parser.add_argument("--tokens", type=int, default=96)
-    parser.add_argument("--turns", type=int, default=5)
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = Parser(prog="bench_cpu", description=__doc__)
+    parser.add_argument("model", nargs="?", default="", help="as `tensorfold serve` takes it")
+    parser.add_argument("--streams", type=numbers, default="1,8", help="streams of a round")
+    parser.add_argument("--tokens", type=positive, default=96, help="tokens of each reply")
+    parser.add_argument("--turns", type=positive, default=5, help="how often each is run")
     parser.add_argument("--http", action="store_true", help="also ask a server for the replies")
-    parser.add_argument("--output", type=Path)
-    options = parser.parse_args(arguments)
+    parser.add_argument("--output", type=Path, help="file for the figures as JSON")
+    return exit_code("bench_cpu", lambda: run(parser.parse_args(arguments)))
+
+
+def run(options: argparse.Namespace) -> int:
     installed = discover()
     model = find_model(installed, choose_backend(installed, "cpu-reference"), options.model)
     assert model.family is not None
@@ -74,7 +78,7 @@ def main(arguments: Sequence[str]) -> int:
     opened = time.perf_counter() - started
     rows = [
         measure(engine, model.family, streams, kind, options)
-        for streams in map(int, options.streams.split(","))
+        for streams in options.streams
         for kind in KINDS
     ]
     if options.http:
@@ -261,4 +265,4 @@ def show(rows: list[dict[str, Any]], opened: float) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

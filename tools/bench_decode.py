@@ -31,7 +31,7 @@ from tensorfold.core.errors import StartError
 from tensorfold.core.settings import read
 from tensorfold.plugins.manager import discover
 from tensorfold.tools import widths
-from tensorfold.tools.arguments import Parser
+from tensorfold.tools.arguments import Parser, exit_code, numbers, positive, seconds
 from tensorfold.tools.decode import clocks, engines, gaps, rounds
 from tensorfold.tools.decode.figures import GAP_BARS, Figures, outcome_of
 from tensorfold.tools.decode.floors import Floors
@@ -74,60 +74,39 @@ class Bench:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    try:
-        return run(parse(arguments))
-    except StartError as error:
-        print(f"bench_decode: {error}", file=sys.stderr)
-        return 2
+    return exit_code("bench_decode", lambda: run(parse(arguments)))
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = Parser(
-        prog="bench_decode",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = Parser(prog="bench_decode", description=__doc__)
     parser.add_argument("family", choices=("glm53", "dsv41"))
     parser.add_argument("--widths", choices=("true", "tiny"), default="true")
-    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--layers", type=positive, default=4)
     parser.add_argument("--backend", default="cuda-triton")
     parser.add_argument("--dtype", default="", help="as `tensorfold serve` takes it")
     parser.add_argument("--eager", action="store_true", help="nothing compiled or captured")
     parser.add_argument("--no-compile", action="store_true", help="captured, not compiled")
-    parser.add_argument("--streams", default="1,2,4,8,16,32", help="streams of a round")
+    parser.add_argument(
+        "--streams", type=numbers, default="1,2,4,8,16,32", help="streams of a round"
+    )
     parser.add_argument("--context", type=int, default=512, help="rows before those rounds")
-    parser.add_argument("--prompts", default="2048,8192", help="rows of prompts")
+    parser.add_argument("--prompts", type=numbers, default="2048,8192", help="rows of prompts")
     parser.add_argument("--long", type=int, default=131072, help="rows of one long prompt; 0: none")
-    parser.add_argument("--chunk", type=int, default=8192, help="rows of a prompt's forward")
-    parser.add_argument("--reps", type=int, default=30)
+    parser.add_argument("--chunk", type=positive, default=8192, help="rows of a prompt's forward")
+    parser.add_argument("--reps", type=positive, default=30)
     parser.add_argument("--free", action="store_true", help="price of exactness")
     parser.add_argument("--peer", action="store_true", help="transformers in the same run")
-    parser.add_argument("--peer-seconds", type=float, default=240)
+    parser.add_argument("--peer-seconds", type=seconds, default=240)
     parser.add_argument("--bursts", action="store_true", help="8 short prompts over HTTP")
     parser.add_argument(
-        "--turns", type=int, default=24, help="turns of bursts at every set of fills"
+        "--turns", type=positive, default=24, help="turns of bursts at every set of fills"
     )
     parser.add_argument("--profile", action="store_true", help="time by kernel")
     parser.add_argument("--unchecked", action="store_true", help="to debug; told in every output")
     parser.add_argument("--cache-dir", default="", help="folder for compiled artifacts")
     parser.add_argument("--output", type=Path, help="file for the figures as JSON")
     parser.add_argument("--plot", type=Path, help="file for a picture")
-    options = parser.parse_args(arguments)
-    options.streams = numbers("--streams", options.streams)
-    options.prompts = numbers("--prompts", options.prompts)
-    if options.turns < 1:
-        raise StartError(f"--turns is {options.turns}: at least 1 is needed")
-    return options
-
-
-def numbers(flag: str, text: str) -> list[int]:
-    try:
-        found = [int(part) for part in text.split(",") if part]
-    except ValueError:
-        found = []
-    if not found or min(found) < 1:
-        raise StartError(f"{flag} is {text!r}: positive numbers with commas are needed")
-    return found
+    return parser.parse_args(arguments)
 
 
 def run(options: argparse.Namespace) -> int:

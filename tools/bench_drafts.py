@@ -31,7 +31,7 @@ from rich.console import Console
 from tensorfold.core.checkpoint import read_config
 from tensorfold.core.errors import StartError
 from tensorfold.plugins.manager import Installed, discover
-from tensorfold.tools.arguments import Parser
+from tensorfold.tools.arguments import Parser, at_least, exit_code, positive
 from tensorfold.tools.bench_bursts import COMMAND, Server, serving
 from tensorfold.tools.sim.report import Check, Outcome, Table, document, show
 from tensorfold.tools.tiny import heldout
@@ -102,28 +102,17 @@ class Measured:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    try:
-        return run(parse(arguments))
-    except StartError as error:
-        print(f"bench_drafts: {error}", file=sys.stderr)
-        return 2
+    return exit_code("bench_drafts", lambda: run(parse(arguments)))
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = Parser(
-        prog="bench_drafts",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = Parser(prog="bench_drafts", description=__doc__)
     parser.add_argument("models", nargs="*", help="as `tensorfold serve` takes them")
-    parser.add_argument("--prompts", type=int, default=40, help="held-out prompts")
-    parser.add_argument("--tokens", type=int, default=64, help="most tokens of a reply")
-    parser.add_argument("--runs", type=int, default=1, help="how often every prompt is asked")
+    parser.add_argument("--prompts", type=positive, default=40, help="held-out prompts")
+    parser.add_argument("--tokens", type=at_least(2), default=64, help="most tokens of a reply")
+    parser.add_argument("--runs", type=positive, default=1, help="how often every prompt is asked")
     parser.add_argument("--output", type=Path, help="file for the figures as JSON")
-    options = parser.parse_args(arguments)
-    if min(options.prompts, options.runs, options.tokens - 1) < 1:
-        raise StartError("--prompts and --runs are at least 1 and --tokens at least 2")
-    return options
+    return parser.parse_args(arguments)
 
 
 def run(options: argparse.Namespace) -> int:

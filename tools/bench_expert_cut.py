@@ -26,8 +26,8 @@ from tensorfold.core.errors import StartError
 from tensorfold.core.settings import read
 from tensorfold.core.share import IDS, WIDTH
 from tensorfold.plugins.manager import discover
-from tensorfold.tools.arguments import Parser
-from tensorfold.tools.bench_decode import RAW, numbers
+from tensorfold.tools.arguments import Parser, exit_code, numbers, positive
+from tensorfold.tools.bench_decode import RAW
 from tensorfold.tools.decode import engines
 from tensorfold.tools.launch import end_at_once, given_place, launched, leave, tether
 
@@ -37,32 +37,25 @@ GRID = 64
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    try:
-        return run(parse(arguments), os.environ)
-    except StartError as error:
-        print(f"bench_expert_cut: {error}", file=sys.stderr)
-        return 2
+    return exit_code("bench_expert_cut", lambda: run(parse(arguments), os.environ))
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = Parser(
-        prog="bench_expert_cut",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = Parser(prog="bench_expert_cut", description=__doc__)
     parser.add_argument("family", choices=("glm53", "dsv41"))
     parser.add_argument("--cut", choices=(IDS, WIDTH), default=IDS)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--widths", choices=("true", "tiny"), default="tiny")
-    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--layers", type=positive, default=4)
     parser.add_argument("--backend", default="cpu-reference")
     parser.add_argument("--no-compile", action="store_true", help="captured, not compiled")
     parser.add_argument("--dtype", default="", help="as `tensorfold serve` takes it")
-    parser.add_argument("--streams", default="1,8,32", help="streams of a round, a row each")
+    parser.add_argument(
+        "--streams", type=numbers, default="1,8,32", help="streams of a round, a row each"
+    )
     parser.add_argument("--context", type=int, default=64, help="rows before those rounds")
     parser.add_argument("--reps", type=int, default=30)
     options = parser.parse_args(arguments)
-    options.streams = numbers("--streams", options.streams)
     if options.reps < 2:
         raise StartError(f"--reps is {options.reps}: quartiles need 2 rounds at least")
     return options

@@ -12,6 +12,7 @@ what a call reads.
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from collections.abc import Sequence
@@ -27,7 +28,7 @@ from torch import Tensor
 from tensorfold.core.errors import StartError
 from tensorfold.plugins.choose import choose_backend
 from tensorfold.plugins.manager import discover
-from tensorfold.tools.arguments import Parser
+from tensorfold.tools.arguments import Parser, exit_code
 from tensorfold.tools.bench_ops import bound, measure_rates, timed
 from tensorfold.tools.memory_calls import Maker, OpCall, calls
 
@@ -100,7 +101,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--ops", default="", help="names with commas; all of them")
     parser.add_argument("--format", choices=sorted(FORMATS), default="bfloat16")
     parser.add_argument("--output", type=Path, help="JSON of the figures")
-    asked = parser.parse_args(arguments)
+    return exit_code("bench_memory", lambda: run(parser.parse_args(arguments)))
+
+
+def run(asked: argparse.Namespace) -> int:
     choose_backend(discover(), "cuda-triton")
     names = [name for name in asked.ops.split(",") if name]
     with torch.no_grad():
@@ -112,7 +116,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except StartError as error:
-        sys.exit(str(error))
+    sys.exit(main())

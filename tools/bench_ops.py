@@ -11,8 +11,10 @@ widths is not timed.
 
 from __future__ import annotations
 
+import argparse
 import json
 import statistics
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from inspect import signature
@@ -33,7 +35,7 @@ from tensorfold.core.errors import StartError
 from tensorfold.core.ops import SPECS, Case
 from tensorfold.plugins.choose import choose_backend
 from tensorfold.plugins.manager import discover
-from tensorfold.tools.arguments import Parser
+from tensorfold.tools.arguments import Parser, exit_code, numbers
 from tensorfold.tools.operands import Args, Maker, Point, moved
 from tensorfold.tools.ops_at_width import points
 
@@ -279,25 +281,23 @@ def plot(figures: Sequence[Figure], path: Path, title: str) -> None:
     sheet.savefig(path, dpi=110)
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = Parser(prog="bench_ops", description=__doc__)
     parser.add_argument("--ops", default="", metavar="NAMES", help="only these, by comma")
-    parser.add_argument("--rows", default=",".join(map(str, ROWS)), metavar="COUNTS")
+    parser.add_argument("--rows", type=numbers, default=",".join(map(str, ROWS)), metavar="COUNTS")
     parser.add_argument("--dtype", default="bfloat16", choices=[str(d)[6:] for d in FORMATS])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, metavar="FILE", help="the figures as JSON")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="a PNG of them")
-    options = parser.parse_args(arguments)
+    return exit_code("bench_ops", lambda: run(parser.parse_args(arguments)))
+
+
+def run(options: argparse.Namespace) -> int:
     ops = [name for name in options.ops.split(",") if name]
     for name in ops:
         if name not in SPECS_BY_NAME:
             raise StartError(f"--ops names {name!r}; there are {', '.join(SPECS_BY_NAME)}")
-    try:
-        rows = [int(count) for count in options.rows.split(",")]
-    except ValueError:
-        raise StartError(f"--rows is {options.rows!r}, and takes numbers by comma") from None
-    if min(rows) < 1:
-        raise StartError(f"--rows is {options.rows!r}, and every count is at least 1")
+    rows: list[int] = options.rows
     choose_backend(discover(), "cuda-triton")
     from tensorfold.backends.cuda_triton.ahead import start_pool
     from tensorfold.backends.cuda_triton.backend import ahead, gpu_of
@@ -330,9 +330,4 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    import sys
-
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except StartError as wrong:
-        sys.exit(f"bench_ops: {wrong}")
+    sys.exit(main())

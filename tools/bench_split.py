@@ -42,9 +42,9 @@ from tensorfold.core.share import Share
 from tensorfold.core.text import Text, load_text
 from tensorfold.plugins.manager import discover
 from tensorfold.tools import bench_cache
-from tensorfold.tools.arguments import Parser
+from tensorfold.tools.arguments import Parser, exit_code, numbers, positive
 from tensorfold.tools.asking import connect
-from tensorfold.tools.bench_decode import RAW, numbers
+from tensorfold.tools.bench_decode import RAW
 from tensorfold.tools.decode import bursting, clocks, engines
 from tensorfold.tools.decode.floors import Floors
 from tensorfold.tools.decode.profiling import Kernel, index_kernels, kernels, share_of
@@ -60,41 +60,30 @@ TINY = Path(__file__).parents[1] / "families" / "glm53" / "tiny"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    try:
-        return run(parse(arguments))
-    except StartError as error:
-        print(f"bench_split: {error}", file=sys.stderr)
-        return 2
+    return exit_code("bench_split", lambda: run(parse(arguments)))
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = Parser(
-        prog="bench_split",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = Parser(prog="bench_split", description=__doc__)
     parser.add_argument("family", choices=("glm53", "dsv41"))
-    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--ranks", type=positive, default=2)
     parser.add_argument("--widths", choices=("true", "tiny"), default="true")
-    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--layers", type=positive, default=4)
     parser.add_argument("--backend", default="cuda-triton")
     parser.add_argument("--no-compile", action="store_true", help="captured, not compiled")
-    parser.add_argument("--prompts", default="8192,32768,131072,524288", help="rows of prompts")
-    parser.add_argument("--chunk", type=int, default=8192, help="rows of a prompt's forward")
-    parser.add_argument("--streams", default="1,8", help="streams of a round")
+    parser.add_argument(
+        "--prompts", type=numbers, default="8192,32768,131072,524288", help="rows of prompts"
+    )
+    parser.add_argument("--chunk", type=positive, default=8192, help="rows of a prompt's forward")
+    parser.add_argument("--streams", type=numbers, default="1,8", help="streams of a round")
     parser.add_argument("--context", type=int, default=512, help="rows before those rounds")
-    parser.add_argument("--reps", type=int, default=100, help="rounds of every arm")
-    parser.add_argument("--passes", type=int, default=1, help="how often the six arms are run")
+    parser.add_argument("--reps", type=positive, default=100, help="rounds of every arm")
+    parser.add_argument("--passes", type=positive, default=1, help="how often the six arms are run")
     parser.add_argument("--profile", action="store_true", help="rank 0's time by kernel")
     parser.add_argument("--unchecked", action="store_true", help="to debug; told in every output")
     parser.add_argument("--cache-dir", default="", help="folder for compiled artifacts")
     parser.add_argument("--output", type=Path, help="file for the figures as JSON")
-    options = parser.parse_args(arguments)
-    options.streams = numbers("--streams", options.streams)
-    options.prompts = numbers("--prompts", options.prompts)
-    if options.ranks < 1:
-        raise StartError(f"--ranks is {options.ranks}, and at least 1")
-    return options
+    return parser.parse_args(arguments)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -210,7 +199,7 @@ def measured(
     for number, length in enumerate(options.prompts):
         # The first ones make what comes once.
         for arm in arms if not number else (WHOLE,):
-            asyncio.run(cold(options, first, text, length, arm))
+            asyncio.run(cold(first, text, length, arm))
         rows = asyncio.run(prompts_of(options, first, text, length))
         found["prompts"][length] = {"rows": rows, "index": {}}
         judge()
@@ -219,7 +208,7 @@ def measured(
         found["profiles"][f"{REPLAYED} rounds of {count}"] = round_kernels(options, first, count)
     for length in options.prompts:
         for arm in arms:
-            profiled = asyncio.run(kernels_of(options, first, text, length, arm))
+            profiled = asyncio.run(kernels_of(first, text, length, arm))
             share = share_of(profiled, index_kernels()) if profiled else None
             found["prompts"][length]["index"][arm] = share
             if options.profile:
@@ -337,15 +326,13 @@ async def prompts_of(
     """A prompt under every arm, over HTTP."""
     own: dict[str, list[bench_cache.Row]] = {arm: [] for arm in (WHOLE, ROWS, COST)}
     for arm in (ARMS if options.ranks > 1 else (WHOLE, WHOLE)) * options.passes:
-        row = await cold(options, first, text, length, arm)
+        row = await cold(first, text, length, arm)
         print(f"   {length} {arm}: {row.failed or f'{row.ttft_s:.4f} s'}", flush=True)
         own[arm].append(row)
     return own
 
 
-async def cold(
-    options: argparse.Namespace, first: Driven, text: Text, length: int, arm: str
-) -> bench_cache.Row:
+async def cold(first: Driven, text: Text, length: int, arm: str) -> bench_cache.Row:
     """One request at a server of its own, with nothing kept."""
     if isinstance(first, LeadingEngine):
         first.split = split_of(arm)
@@ -362,13 +349,9 @@ async def cold(
             return await bench_cache.asked(server, asking, prompt, bench_cache.FIRST)
 
 
-async def kernels_of(
-    options: argparse.Namespace, first: Driven, text: Text, length: int, arm: str
-) -> list[Kernel]:
+async def kernels_of(first: Driven, text: Text, length: int, arm: str) -> list[Kernel]:
     """Rank 0's, of one cold prompt and its reply."""
-    return await asyncio.to_thread(
-        kernels, lambda: asyncio.run(cold(options, first, text, length, arm))
-    )
+    return await asyncio.to_thread(kernels, lambda: asyncio.run(cold(first, text, length, arm)))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from tensorfold.core.errors import StartError
-from tensorfold.tools.arguments import Parser
+from tensorfold.tools.arguments import Parser, positive
 from tensorfold.tools.tiny import card
 from tensorfold.tools.tiny.engine_subject import EngineSubject
 from tensorfold.tools.tiny.judge import Subject, ends_of
@@ -33,8 +33,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", default="cpu", help="of the trainer's forward")
     parser.add_argument("--backend", default="cpu-reference", help="of the engine")
     parser.add_argument("--held-out", type=Path, default=ROOT / "tests/data/tiny_heldout")
-    parser.add_argument("--rows", type=int, default=8000, help="most rows of prose read at once")
-    parser.add_argument("--works", type=int, default=None, help="stretches of prose (all)")
+    parser.add_argument(
+        "--rows", type=positive, default=8000, help="most rows of prose read at once"
+    )
+    parser.add_argument("--works", type=positive, default=None, help="stretches of prose (all)")
     parser.add_argument("--card", action="store_true", help="write FOLDER/CARD.md")
     options = parser.parse_args(arguments)
     refuse_without(options.folder, "tokenizer.json", "chat_template.jinja")

@@ -45,7 +45,9 @@ class Found:
 
 def main(arguments: Sequence[str]) -> int:
     parser = Parser(prog="tensorfold parity", description=__doc__)
-    parser.add_argument("folder", type=Path, metavar="DIR")
+    parser.add_argument(
+        "folder", type=Path, metavar="DIR", help="holds ckpt and golden.safetensors"
+    )
     parser.add_argument("--backend", default="cpu-reference", help="[cpu-reference]")
     options = parser.parse_args(arguments)
     return parity(options.folder, options.backend, Console())

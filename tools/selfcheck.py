@@ -26,7 +26,7 @@ import aiohttp
 
 from tensorfold.core.errors import StartError
 from tensorfold.core.settings import add_flags, switches
-from tensorfold.tools.arguments import Parser
+from tensorfold.tools.arguments import Parser, seconds
 from tensorfold.tools.asking import Answer, Ask, NoReply, Server, connect
 from tensorfold.tools.bench_bursts import COMMAND, serving
 
@@ -341,10 +341,14 @@ def main(arguments: Sequence[str]) -> int:
     parser = Parser(
         prog="tensorfold selfcheck", description=__doc__, argument_default=argparse.SUPPRESS
     )
-    parser.add_argument("subject", metavar="BASE|DIR|NAME")
+    parser.add_argument(
+        "subject",
+        metavar="BASE|DIR|NAME",
+        help="a running server's address, a checkpoint's folder or a bundled model's name",
+    )
     parser.add_argument("--tokens", type=int, default=24, help="tokens of a reply [24]")
     parser.add_argument(
-        "--timeout", type=float, default=600.0, metavar="SECONDS", help="of one reply [600]"
+        "--timeout", type=seconds, default=600.0, metavar="SECONDS", help="of one reply [600]"
     )
     parser.add_argument("--output", type=Path, help="file for the findings as JSON")
     add_flags(parser)

@@ -19,7 +19,7 @@ from typing import Any
 from rich.console import Console
 
 from tensorfold.core.errors import StartError
-from tensorfold.tools.arguments import Parser
+from tensorfold.tools.arguments import Parser, exit_code, positive
 from tensorfold.tools.sim.arrivals import poisson
 from tensorfold.tools.sim.beside import decode_beside_65k, short_beside_long
 from tensorfold.tools.sim.bursts import burst_different, published_burst
@@ -41,33 +41,27 @@ WIDTH = 150  # columns of a table where the output is no terminal
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    try:
-        return run(parse(arguments))
-    except StartError as error:
-        print(f"simulate: {error}", file=sys.stderr)
-        return 2
+    return exit_code("simulate", lambda: run(parse(arguments)))
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = Parser(
-        prog="simulate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(prog="simulate", description=__doc__)
     chosen = parser.add_mutually_exclusive_group(required=True)
     chosen.add_argument("--scenario", choices=(*SCENARIOS, "all"))
     chosen.add_argument("--trace", type=Path, help="draw a server's trace instead")
     parser.add_argument("--json", action="store_true", help="one JSON document instead of tables")
     parser.add_argument("--plot", type=Path, help="draw the lanes over time into this PNG")
-    parser.add_argument("--last", type=int, default=200, help="turns of a trace that are drawn")
-    parser.add_argument("--prompts", type=int, default=Sizes().prompts, help="bursts a figure")
-    parser.add_argument("--streams", type=int, default=Sizes().streams, help="random arrivals")
+    parser.add_argument(
+        "--last", type=positive, default=200, help="turns of a trace that are drawn"
+    )
+    parser.add_argument("--prompts", type=positive, default=Sizes().prompts, help="bursts a figure")
+    parser.add_argument("--streams", type=positive, default=Sizes().streams, help="random arrivals")
     return parser.parse_args(arguments)
 
 
 def run(options: argparse.Namespace) -> int:
     if options.trace is not None:
         return draw_trace(options)
-    if min(options.prompts, options.streams) < 1:
-        raise StartError("--prompts and --streams are at least 1")
     names = tuple(SCENARIOS) if options.scenario == "all" else (options.scenario,)
     sizes = Sizes(prompts=options.prompts, streams=options.streams)
     console = Console() if sys.stdout.isatty() else Console(width=WIDTH)
@@ -97,8 +91,6 @@ def draw_trace(options: argparse.Namespace) -> int:
 
     if options.plot is None:
         raise StartError("--trace needs --plot FILE.png")
-    if options.last < 1:
-        raise StartError("--last is at least 1")
     turns = read_trace(options.trace)[-options.last :]
     draw([Panel(title=options.trace.name, turns=turns)], options.plot)
     return 0

@@ -23,7 +23,7 @@ from tensorfold.core.errors import StartError
 from tensorfold.core.settings import Settings, read
 from tensorfold.plugins.choose import choose_backend
 from tensorfold.plugins.manager import discover
-from tensorfold.tools.arguments import Parser
+from tensorfold.tools.arguments import Parser, exit_code, numbers
 from tensorfold.tools.launch import TETHERED, given_place, kept, launched, leave, tether
 from tensorfold.tools.models import Served, find_model
 from tensorfold.tools.own_command import own_command
@@ -40,30 +40,15 @@ from tensorfold.tools.split_scenes import (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    try:
-        given = sys.argv[1:] if arguments is None else arguments
-        return run(parse(given), given, os.environ)
-    except StartError as error:
-        print(f"split_check: {error}", file=sys.stderr)
-        return 2
-
-
-def numbers(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"numbers joined by commas, not {text!r}") from None
+    given = sys.argv[1:] if arguments is None else arguments
+    return exit_code("split_check", lambda: run(parse(given), given, os.environ))
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = Parser(
-        prog="split_check",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = Parser(prog="split_check", description=__doc__)
     parser.add_argument("model", nargs="?", default="", metavar="DIR|NAME")
     parser.add_argument("--backend", default="cpu-reference", help="[cpu-reference]")
-    parser.add_argument("--ranks", type=numbers, default=(2, 3), help="numbers of ranks [2,3]")
+    parser.add_argument("--ranks", type=numbers, default="2,3", help="numbers of ranks [2,3]")
     parser.add_argument("--scaled", action="store_true", help=f"small: {words(SCALED)}")
     parser.add_argument("--prompts", type=numbers, help=f"rows of each {words(FULL)}")
     parser.add_argument("--chunk-rows", type=int, help="rows of a chunk")
@@ -87,7 +72,7 @@ def sizes_of(options: argparse.Namespace) -> Sizes:
     sizes = Sizes(
         chunk=base.chunk if options.chunk_rows is None else options.chunk_rows,
         position=base.position if options.position is None else options.position,
-        prompts=options.prompts or base.prompts,
+        prompts=tuple(options.prompts or base.prompts),
     )
     refuse_small(sizes)
     return sizes

@@ -77,7 +77,7 @@ def test_more_or_other_ranks_than_there_are_are_refused() -> None:
         [*command, "glm53", "--ranks", "0"], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 2
-    assert "--ranks is 0" in done.stderr
+    assert "--ranks: must be at least 1, not 0" in done.stderr
 
 
 def row(**changed: Any) -> Row:

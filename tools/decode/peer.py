@@ -18,6 +18,7 @@ from typing import Any
 
 from tensorfold.core.errors import StartError
 from tensorfold.tools import widths
+from tensorfold.tools.arguments import Parser, exit_code, numbers, positive
 
 REPS = 3
 STEPS = 16
@@ -25,19 +26,18 @@ CONTEXT = 512
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--rows", default="2048,8192")
-    parser.add_argument("--streams", default="1,8")
-    options = parser.parse_args(arguments)
+    parser = Parser(prog="peer", description=__doc__)
+    parser.add_argument("--layers", type=positive, default=4)
+    parser.add_argument("--rows", type=numbers, default="2048,8192", help="rows of prompts")
+    parser.add_argument("--streams", type=numbers, default="1,8", help="streams of a round")
+    return exit_code("peer", lambda: run(parser.parse_args(arguments)))
+
+
+def run(options: argparse.Namespace) -> int:
     if find_spec("transformers") is None:
         raise StartError("transformers is not installed: the peer cannot be measured")
-    measure(options.layers, numbers(options.rows), numbers(options.streams))
+    measure(options.layers, options.rows, options.streams)
     return 0
-
-
-def numbers(text: str) -> list[int]:
-    return [int(part) for part in text.split(",") if part]
 
 
 def built(layers: int) -> Any:
