@@ -77,12 +77,14 @@ class Mailroom:
         with self.gate:
             coming, self.coming = self.coming, []
         for delivery in coming:
-            if delivery.end is not None:
-                self.ended(delivery.end)
             # A reader that has left has no inbox any more.
             inbox = self.inboxes.get(delivery.stream)
             if inbox is not None:
                 inbox.put(delivery)
+        # No reader runs before these are counted, and none is left out where one cannot be.
+        for delivery in coming:
+            if delivery.end is not None:
+                self.ended(delivery.end)
 
     def number(self) -> int:
         """A stream number, unique for the host's life."""
