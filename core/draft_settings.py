@@ -9,7 +9,9 @@ from tensorfold.core.settings import Settings
 
 def drafter_names(settings: Settings) -> list[str]:
     """The host's drafters by name, in order. Raises `StartError` where the flags contradict."""
-    names = [name.strip() for name in settings.drafters.split(",") if name.strip()]
+    names = [name.strip() for name in settings.drafters.split(",")] if settings.drafters else []
+    if "" in names:
+        raise StartError(f"--drafters is {settings.drafters!r}: one of its names is empty")
     if settings.copies:
         return names if Copies.name in names else [Copies.name, *names]
     if Copies.name in names:

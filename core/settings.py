@@ -173,7 +173,16 @@ class Settings:
         least=0,
         unset=-1,
     )
-    min_p: float = switch(0.0, "TF_MIN_P", "number", "sampling", "default min_p", least=0, most=1)
+    min_p: float = switch(
+        -1.0,
+        "TF_MIN_P",
+        "number",
+        "sampling",
+        "default min_p; -1: the checkpoint's",
+        least=0,
+        most=1,
+        unset=-1,
+    )
     max_tokens: int = switch(
         0,
         "TF_MAX_TOKENS",
@@ -321,7 +330,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     """Put every switch of the table on a command line; unset flags stay out of the result."""
     for name, (entry, default) in switches().items():
         flag = "--" + name.replace("_", "-")
-        text = f"{entry.help} [{entry.unit}; {entry.env}; {default!r}]".replace("%", "%%")
+        kind = "|".join(filter(None, entry.choices)) or entry.unit
+        text = f"{entry.help} [{kind}; {entry.env}; {default!r}]".replace("%", "%%")
         if isinstance(default, bool):
             parser.add_argument(
                 flag, action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, help=text
@@ -352,7 +362,7 @@ def read(flags: Mapping[str, Any], environ: Mapping[str, str]) -> Settings:
         else:
             continue
         if isinstance(given, str):
-            values[name] = parse(name, given, entry, default, source)
+            values[name] = parse(given, entry, default, source)
         else:
             values[name] = checked(given, entry, source)
     return Settings(**values, given=frozenset(values))

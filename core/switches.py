@@ -31,15 +31,16 @@ class Switch:
 
 
 def switch(default: Any, env: str, unit: str, group: str, help: str, **limits: Any) -> Any:
+    """A field of the table, whose kind of value is its default's; `limits` are `Switch`'s own."""
     entry = Switch(env=env, unit=unit, help=help, group=group, **limits)
     return field(default=default, metadata={"switch": entry})
 
 
 TRUE = frozenset({"1", "true", "yes", "on"})
-FALSE = frozenset({"0", "false", "no", "off", ""})
+FALSE = frozenset({"0", "false", "no", "off"})
 
 
-def parse(name: str, text: str, entry: Switch, default: Any, source: str) -> Any:
+def parse(text: str, entry: Switch, default: Any, source: str) -> Any:
     """A setting's value out of text; raises `StartError` that names the source and the value."""
     readers: dict[type, Callable[[str], Any]] = {int: int, float: float, str: str, bool: truth}
     try:
@@ -51,6 +52,7 @@ def parse(name: str, text: str, entry: Switch, default: Any, source: str) -> Any
 
 
 def truth(text: str) -> bool:
+    """A flag's value in words; raises `ValueError` for any other, an empty one included."""
     lowered = text.strip().lower()
     if lowered in TRUE:
         return True
@@ -60,6 +62,7 @@ def truth(text: str) -> bool:
 
 
 def checked(value: Any, entry: Switch, source: str) -> Any:
+    """A value within its line's bounds; raises `StartError` that names the source and the value."""
     if entry.choices and value not in entry.choices:
         names = ", ".join(filter(None, entry.choices))
         raise StartError(f"{source} must be one of {names}, not {value!r}")

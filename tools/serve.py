@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import re
 import signal
 import socket
 import sys
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from tensorfold.core.text import Text
 
 LOG = logging.getLogger("tensorfold.serve")
+ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[A-Za-z0-9.:\[\]-]+")
 # Takes a half-drawn bar away and shows the cursor again.
 CLEAN_LINE = b"\r\x1b[K\x1b[?25h"
 
@@ -84,6 +86,7 @@ def serve(asked: str, flags: Mapping[str, Any], environ: Mapping[str, str]) -> i
         with told("tensorfold", leave):
             return serve_rank(asked, settings, place, environ)
     check_port(settings.host, settings.port)
+    check_origin(settings.cors)
     check_folders(settings)
     installed = discover()
     backend = choose_backend(installed, settings.backend)
@@ -246,6 +249,8 @@ def split_position(settings: Settings, family: Family) -> int:
 
 def check_port(host: str, port: int) -> None:
     """Refuse an address that cannot be listened on, before the slow load."""
+    if not host:
+        raise StartError("--host is empty: give an address, or 0.0.0.0 for every one of this host")
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -256,6 +261,15 @@ def check_port(host: str, port: int) -> None:
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise StartError(f"cannot listen on {host} port {port}: {why}") from None
+
+
+def check_origin(origin: str) -> None:
+    """Refuse what no browser sends as its page's origin: every call from a page would fail."""
+    if origin not in ("", "*") and not ORIGIN.fullmatch(origin):
+        raise StartError(
+            f"--cors is {origin!r}, and an origin is a scheme and a host as in https://a.example, "
+            "or * for any"
+        )
 
 
 def check_folders(settings: Settings) -> None:

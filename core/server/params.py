@@ -148,7 +148,12 @@ def read_sampling(fields: Fields, text: Text, settings: Settings) -> Sampling:
         own.top_k,
         0,
     )
-    min_p = first(fields.number("min_p", 0, 1), settings.min_p or None, own.min_p, 0.0)
+    min_p = first(
+        fields.number("min_p", 0, 1),
+        settings.min_p if settings.min_p >= 0 else None,
+        own.min_p,
+        0.0,
+    )
     return Sampling(temperature=temperature, top_k=int(top_k), top_p=top_p, min_p=min_p)
 
 

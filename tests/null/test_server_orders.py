@@ -90,6 +90,10 @@ async def test_defaults_are_the_checkpoints_then_the_settings_then_the_requests(
         await client.chat(max_tokens=None)
     assert jobs[0].sampling == Sampling(temperature=0.0, top_p=0.5, top_k=0, min_p=0.2)
     assert jobs[0].most == 6
+    async with server(min_p=0.0, top_k=0) as client:
+        jobs = watch_jobs(client, monkeypatch)
+        await client.chat()
+    assert jobs[0].sampling == Sampling(temperature=0.7, top_p=0.8)
 
 
 async def test_template_fields_reach_the_template(monkeypatch: pytest.MonkeyPatch) -> None:

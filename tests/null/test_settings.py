@@ -40,11 +40,15 @@ def test_flags_that_are_not_given_stay_out_of_the_way() -> None:
     assert (settings.compile, settings.chunk_rows, settings.fill_many) == (False, 64, True)
 
 
-def test_every_flag_shows_its_variable_in_the_help() -> None:
+def test_every_flag_shows_its_variable_and_the_values_it_takes_in_the_help() -> None:
     parser = argparse.ArgumentParser()
     add_flags(parser)
-    words = parser.format_help()
-    assert all(entry.env in words for entry, _ in switches().values())
+    words = "".join(parser.format_help().split())
+    for name, (entry, _) in switches().items():
+        assert entry.env in words
+        for choice in entry.choices:
+            assert choice in words, name
+    assert "[ids|width;TF_EXPERT_CUT;'ids']" in words
 
 
 @pytest.mark.parametrize("name", NUMBERS)
@@ -77,6 +81,8 @@ def test_the_refusal_of_a_fill_that_is_no_number_is_one_sentence() -> None:
         ({"top_p": "0"}, "--top-p must be more than 0, not 0.0"),
         ({"log": "loud"}, "--log must be one of debug, info, warning, error, not 'loud'"),
         ({"compile": "perhaps"}, "--compile must be on or off, not 'perhaps'"),
+        ({"copies": ""}, "--copies must be on or off, not ''"),
+        ({"min_p": "-0.5"}, "--min-p must be at least 0, not -0.5"),
     ],
 )
 def test_a_value_out_of_bounds_is_refused_with_the_bound(
@@ -88,8 +94,9 @@ def test_a_value_out_of_bounds_is_refused_with_the_bound(
 
 
 def test_the_value_that_means_unset_may_lie_outside_the_bounds() -> None:
-    settings = read({"temperature": "-1", "top_p": "-1", "top_k": "-1"}, {})
-    assert (settings.temperature, settings.top_p, settings.top_k) == (-1, -1, -1)
+    names = ("temperature", "top_p", "top_k", "min_p")
+    settings = read(dict.fromkeys(names, "-1"), {})
+    assert [getattr(settings, name) for name in names] == [-1, -1, -1, -1]
 
 
 def test_a_misspelt_fill_switch_is_refused_and_other_peoples_variables_are_not() -> None:
@@ -111,5 +118,8 @@ def test_copies_come_first_unless_they_are_named_or_refused() -> None:
     assert drafter_names(read({"drafters": "mine,copies"}, {})) == ["mine", "copies"]
     assert drafter_names(read({"copies": False, "drafters": "mine"}, {})) == ["mine"]
     assert drafter_names(read({}, {"TF_COPIES": "0"})) == []
+    for text in (",,", "mine,", " "):
+        with pytest.raises(StartError, match=f"--drafters is {text!r}: one of its names is empty"):
+            drafter_names(read({}, {"TF_DRAFTERS": text}))
     with pytest.raises(StartError, match="--drafters names copies, and --no-copies refuses it"):
         drafter_names(read({"copies": False, "drafters": "copies"}, {}))
