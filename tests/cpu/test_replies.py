@@ -5,14 +5,29 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tensorfold.core.engine import open_engine
 from tensorfold.core.engine.torch_engine import TorchEngine
 from tensorfold.core.engine_api import Sampling
-from tests.cpu.driving import GRID, Asked, Told, alone, begin, fill, fill_all, some_tokens, step
+from tensorfold.core.lane_host.stream import Job
+from tests.cpu.driving import (
+    GRID,
+    Asked,
+    Told,
+    alone,
+    begin,
+    fill,
+    fill_all,
+    opened,
+    some_tokens,
+    step,
+)
+from tests.cpu.ranks.scenes import replies
 
 SAMPLINGS = (
     Sampling(),
@@ -212,3 +227,26 @@ def test_the_log_probabilities_of_a_prompt_are_the_same_in_pieces_and_company(
         engine.close(2)
     assert found[0] == found[1]
     assert [one.token for one in found[0]] == list(prompt[1:])
+
+
+def test_forty_four_at_once_reply_as_alone_and_again_as_the_time_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Nothing is known of costs then: every guess gets its row.
+    monkeypatch.setattr(open_engine, "time_rounds", lambda *given: None)
+    engine = opened(lanes=48, context=64, chunk_rows=64, drafts=2)
+    jobs = [
+        Job(
+            stream=stream,
+            prompt=tuple(some_tokens(3 + stream * 5 % 40, seed=stream % 11)),
+            most=4,
+            sampling=SAMPLINGS[stream % len(SAMPLINGS)],
+            seed=stream % 3,
+            logprobs=2,
+        )
+        for stream in range(44)
+    ]
+    first, again = (replies(engine, jobs) for _ in range(2))
+    assert again == first
+    for job in jobs[::8]:
+        assert replies(engine, [replace(job, draft=False)]) == {job.stream: first[job.stream]}
