@@ -63,9 +63,12 @@ def ask(options: argparse.Namespace, prompt: str, out: TextIO) -> None:
         path, body = request(options, prompt, options.model or server.only_model())
         for event in server.stream(path, body):
             receipt = event.get("tensorfold", receipt)
-            for choice in event.get("choices") or ():
-                out.write(text_of(choice))
-                out.flush()
+            try:
+                texts = [text_of(choice) for choice in event.get("choices") or ()]
+            except (AttributeError, TypeError):
+                raise AskError(f"the reply broke off: {event!r:.{SHOWN}} is no chunk") from None
+            out.writelines(texts)
+            out.flush()
     out.write("\n")
     if options.receipt:
         out.write(json.dumps(receipt, indent=2, ensure_ascii=False) + "\n")
@@ -134,8 +137,10 @@ class Server:
                 event = json.loads(data)
             except ValueError:
                 raise AskError(f"the reply broke off: {data[:SHOWN]!r} is no JSON") from None
-            if "error" in event:
-                raise AskError(f"the reply broke off: {event['error'].get('message')}")
+            if not isinstance(event, dict):
+                raise AskError(f"the reply broke off: {data[:SHOWN]!r} is no event")
+            if event.get("error"):
+                raise AskError(f"the reply broke off: {message_of(data.encode())}")
             yield event
         raise AskError("the reply broke off: the server closed the stream")
 

@@ -89,7 +89,7 @@ def stranger() -> Iterator[Callable[[bytes], str]]:
                 return None
 
         servers.append(HTTPServer(("127.0.0.1", 0), Stranger))
-        Thread(target=servers[-1].serve_forever, daemon=True).start()
+        Thread(target=servers[-1].serve_forever, args=(0.01,), daemon=True).start()
         return f"http://127.0.0.1:{servers[-1].server_port}"
 
     yield begin
@@ -114,3 +114,43 @@ def test_a_stream_of_no_json_breaks_off_in_words(
     base = stranger(b"data: <html>\n\n")
     assert cli.main(["ask", "Hello", "--base", base, "--model", "m"]) == 1
     assert "the reply broke off: '<html>' is no JSON" in capsys.readouterr().err
+
+
+CHUNK = b'data: {"choices":[{"index":0,"delta":{"content":"so far"}}]}\n\n'
+
+
+@pytest.mark.parametrize(
+    ("rest", "words"),
+    [
+        (b"", "the server closed the stream"),
+        (b"data: {", "'{' is no JSON"),
+        (b'data: {"error":{"message":"no room is left"}}\n\n', "no room is left"),
+        (b'data: {"choices":[],"error":{"message":"no room is left"}}\n\n', "no room is left"),
+        (b'data: {"error":"no room"}\n\n', '{"error":"no room"}'),
+        (b"data: [1]\n\n", "'[1]' is no event"),
+        (b'data: {"choices":[null]}\n\n', "{'choices': [None]} is no chunk"),
+        (b'data: {"choices":[{"delta":5}]}\n\n', "is no chunk"),
+        (b'data: {"choices":[{"delta":{"content":5}}]}\n\n', "is no chunk"),
+    ],
+)
+def test_a_reply_that_breaks_off_is_not_taken_for_a_whole_one(
+    rest: bytes,
+    words: str,
+    stranger: Callable[[bytes], str],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    base = stranger(CHUNK + rest + (b"data: [DONE]\n\n" if words == "is no chunk" else b""))
+    assert cli.main(["ask", "Hello", "--base", base, "--model", "m"]) == 1
+    printed, told = capsys.readouterr()
+    assert printed == "so far"
+    assert told.startswith("tensorfold: the reply broke off: ")
+    assert words in told
+    assert told.count("\n") == 1
+
+
+def test_a_null_error_of_another_server_is_none(
+    stranger: Callable[[bytes], str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = stranger(CHUNK.replace(b'{"choices', b'{"error":null,"choices') + b"data: [DONE]\n\n")
+    assert cli.main(["ask", "Hello", "--base", base, "--model", "m"]) == 0
+    assert capsys.readouterr() == ("so far\n", "")
