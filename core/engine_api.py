@@ -78,7 +78,9 @@ class Info:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sampling:
-    """How a token is drawn; `core/keyed.py` and engine.md section 5 give the order of the cuts.
+    """How a token is drawn: logits are sorted, ties by the lowest id, then cut to `top_k`, divided
+    by `temperature`, cut to `top_p` (the token that crosses it stays) and to `min_p` of the
+    likeliest's chance; of what is left the highest sum of logit and noise (`core/keyed.py`) wins.
 
     temperature 0 is the highest logit, ties to the lowest id; top_k 0, top_p 1 and min_p 0 are off.
     """
@@ -103,7 +105,8 @@ class TokenLogprob:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Saved:
-    """A kept state: an engine-wide id, and how many rows of which stream's prompt it holds."""
+    """A kept state: an engine-wide id, how many rows of a prompt's beginning it holds, and the
+    bytes that it takes beside the pages of rows which it shares."""
 
     id: int
     rows: int

@@ -71,7 +71,12 @@ class Settings:
         "further drafters by name, joined by commas; `tensorfold plugins` lists them",
     )
     kept_bytes: int = switch(
-        0, "TF_KEPT_BYTES", "bytes", "engine", "room beside the lanes for kept states", least=0
+        0,
+        "TF_KEPT_BYTES",
+        "bytes",
+        "engine",
+        "room beside the lanes for states that a host keeps; this server keeps none",
+        least=0,
     )
     ranks: int = switch(
         1, "TF_RANKS", "processes", "engine", "processes that share the model", least=1, most=8

@@ -1,4 +1,4 @@
-"""The op contract (engine.md, section 7), run over every candidate of a backend.
+"""The op contract (`core/ops/contract.py`), run over every candidate of a backend.
 
 For each op and case: against the reference in float64 within the case's budget; runs of its rows,
 alone, against the same rows in a crowd, bit for bit; twice the same; nothing written but what the

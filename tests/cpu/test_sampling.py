@@ -17,7 +17,7 @@ from tensorfold.core.engine_api import Sampling
 
 
 def defined(logits: list[float], one: Draw) -> int:
-    """The definition (engine.md section 5), every token scored."""
+    """The definition (`engine_api.Sampling`), every token scored."""
     ids = range(len(logits))
     if one.mask is not None:
         ids = [token for token in ids if one.mask[token // 8] >> (token % 8) & 1]
