@@ -23,10 +23,11 @@ END_SECONDS = 10
 pytestmark = pytest.mark.timeout(240)
 
 
-def under(command: list[str], *flags: str) -> list[str]:
-    """A command of this interpreter, as `torchrun` starts it."""
+def under(command: list[str], folder: Path, *flags: str) -> list[str]:
+    """A command of this interpreter, as `torchrun` starts it; what that keeps is in the folder."""
     assert command[0] == sys.executable, command
-    return [sys.executable, "-m", "torch.distributed.run", *flags, *command[1:]]
+    how = ("-m", "torch.distributed.run", "--log-dir", str(folder))
+    return [sys.executable, *how, *flags, *command[1:]]
 
 
 def family(pid: int) -> Iterator[int]:
@@ -71,7 +72,7 @@ def reply(process: Process) -> str:
 def test_no_rank_outlives_torchrun_and_its_readers_get_their_end(
     tensorfold_command: list[str], tmp_path: Path
 ) -> None:
-    command = under(tensorfold_command, "--nproc-per-node", "2")
+    command = under(tensorfold_command, tmp_path, "--nproc-per-node", "2")
     with serving(command, *SIZES, folder=tmp_path) as process, process.client() as client:
         pids = list(family(process.child.pid))
         assert len(pids) == 3, pids
@@ -112,7 +113,7 @@ def test_two_hosts_are_one_engine_and_end_with_rank_zero(
         port = str(probe.getsockname()[1])
     flags = ("--nnodes", "2", "--nproc-per-node", "1", "--master-addr", "127.0.0.1")
     commands = [
-        under(tensorfold_command, *flags, "--master-port", port, "--node-rank", str(node))
+        under(tensorfold_command, tmp_path, *flags, "--master-port", port, "--node-rank", str(node))
         for node in range(2)
     ]
     with beside(commands[1], tmp_path) as other:
