@@ -29,7 +29,6 @@ from tensorfold.tools.split_scenes import FULL, LANES, WINDOW, Case, check
 from tests.cpu.driving import Asked, begin, some_tokens, step, take
 from tests.cpu.ranks.running import free_port, led, on_ranks
 from tests.cpu.ranks.scenes import everything, job, replies
-from tests.device.opening import names
 
 FAMILIES = {"glm53": GLM53, "dsv41": DSV41}
 FOLDERS = Path(__file__).parents[2] / "families"
@@ -37,9 +36,12 @@ SIZES = {"lanes": 8, "context": 4096, "chunk_rows": 512, "window_rows": 8, "draf
 SIZES |= {"copies": False, "backend": "cuda-triton", "compile": False}
 # Past where a glm53 index picks, in chunks.
 LONG = 2600
+NAMES = pytest.mark.parametrize("name", FAMILIES)
 TWO_GPUS = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="fewer than 2 GPUs")
 pytestmark = [
     pytest.mark.timeout(300),
+    # Each wants all of the GPUs that there are.
+    pytest.mark.xdist_group("ranks"),
     # The compiler imports a part of torch that torch itself has deprecated.
     pytest.mark.filterwarnings("ignore:.*script_method.*:DeprecationWarning"),
 ]
@@ -126,7 +128,7 @@ RUNS = [(EAGER, 2), (EAGER, 4), (WIDE, 4), (COMPILED, 2)]
     RUNS,
     ids=lambda given: words(given) if isinstance(given, tuple) else str(given),
 )
-@names("ranks")
+@NAMES
 def test_ranks_on_one_gpu_give_the_bits_and_the_identity_of_one(
     name: str, flags: Flags, count: int
 ) -> None:
@@ -150,7 +152,7 @@ FLAGS = (
 
 @TWO_GPUS
 @pytest.mark.parametrize("flags", FLAGS, ids=words)
-@names("ranks")
+@NAMES
 def test_two_ranks_give_the_bits_and_the_identity_of_one(name: str, flags: Flags) -> None:
     (one, alone), *_ = play(name, 1, flags)
     (two, first), (_, second) = play(name, 2, flags)
@@ -257,7 +259,7 @@ def over_nccl(place: Place | None, name: str, flags: dict[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize("flags", FLAGS, ids=words)
-@names("ranks")
+@NAMES
 def test_a_group_of_one_over_nccl_gives_the_bits_of_no_group(name: str, flags: Flags) -> None:
     ((one, alone),) = play(name, 1, flags)
     ((found, identity, checks),) = on_ranks(1, over_nccl, name, dict(flags), seconds=200)
@@ -274,7 +276,7 @@ def split_on_one_gpu(place: Place, name: str) -> list[Case]:
 
 
 @pytest.mark.parametrize("count", [2, 3])
-@names("ranks")
+@NAMES
 def test_a_split_index_changes_no_byte_of_a_state(name: str, count: int) -> None:
     for cases in on_ranks(count, split_on_one_gpu, name, seconds=250):
         assert len(cases) == 14
