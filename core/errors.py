@@ -37,6 +37,10 @@ class StartError(Exception):
     """A start that cannot succeed, told in one sentence; the process exits with code 2."""
 
 
+class NotAllReady(StartError):
+    """A rank ended before all of them were ready."""
+
+
 class RankGone(RuntimeError):
     """Another rank ended, or waited for this one for too long."""
 
@@ -55,3 +59,8 @@ class EngineFault(Exception):
 
 class EngineLost(Exception):
     """No later call of the engine can work: every stream ends, and the process exits non-zero."""
+
+
+def in_words(error: BaseException) -> str:
+    """What is none of these in a line, for whoever is not shown where it was raised."""
+    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no words'}"

@@ -7,6 +7,7 @@ sets the same variables, every process is one rank, and none outlives the `torch
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 import signal
@@ -15,13 +16,14 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import NoReturn
 
 from tensorfold.core.backend_api import Place
-from tensorfold.core.errors import StartError
+from tensorfold.core.errors import NotAllReady, StartError
 from tensorfold.core.settings import Settings
 from tensorfold.core.share import Share
 
@@ -37,8 +39,15 @@ TETHERED = "TENSORFOLD_TETHERED"
 # Set by torchrun, whose process is the parent of the ranks that it starts.
 RUN = "TORCHELASTIC_RUN_ID"
 LOOK_SECONDS = 0.2
+# Takes a half-drawn bar away and shows the cursor again.
+CLEAN_LINE = b"\r\x1b[K\x1b[?25h"
 # For ranks to end by themselves, or for rank 0 to say what they were refused.
 LAST_SECONDS = 2.0
+# For rank 0 to say, and end, what a rank that it started was refused too.
+SAID_SECONDS = 1.0
+REFUSED, FAILED = 2, 1
+# From the kernel's prctl.h.
+PR_SET_PDEATHSIG = 1
 
 
 def given_place(environ: Mapping[str, str]) -> Place | None:
@@ -96,13 +105,28 @@ class Launch:
     def watch(self) -> None:
         """Until all have met: a rank that ends ends the start, whatever rank 0 waits in."""
         while not self.met.wait(LOOK_SECONDS):
-            ended = [child for child in self.children if child.poll() is not None]
             # What all ranks were refused, rank 0 says itself.
-            if ended and not self.met.wait(LAST_SECONDS):
-                rank = self.children.index(ended[0]) + 1
-                words = f"rank {rank} ended before it was ready, with status {ended[0].returncode}"
-                os.write(2, f"tensorfold: {words}\n".encode())
-                os._exit(2)
+            if self.ended() and not self.met.wait(LAST_SECONDS):
+                end_now(self.ended(), REFUSED)
+
+    def ended(self) -> str:
+        """Which rank has ended before all were ready, and how, or nothing; of several one that was
+        not refused."""
+        codes = {rank: child.poll() for rank, child in enumerate(self.children, 1)}
+        ended = {rank: code for rank, code in codes.items() if code is not None}
+        first = sorted(ended, key=lambda rank: (ended[rank] == REFUSED, rank))[:1]
+        return "".join(
+            f"rank {rank} ended before it was ready, with status {ended[rank]}" for rank in first
+        )
+
+    def why(self, error: StartError) -> str:
+        """What rank 0 was refused, in words: of a rank that has ended, which one and how."""
+        if not isinstance(error, NotAllReady):
+            return str(error)
+        last = time.monotonic() + LAST_SECONDS
+        while not (words := self.ended()) and time.monotonic() < last:
+            time.sleep(LOOK_SECONDS / 10)
+        return words or str(error)
 
     def end(self, patience: float = LAST_SECONDS) -> None:
         """Let the ranks end, for a time; then none is left."""
@@ -153,6 +177,7 @@ class Agent:
         self.ended: Callable[[str], None] = end_at_once
         self.pid = os.getppid()
         if RUN in environ:
+            wake_with_parent()
             threading.Thread(target=self.watch, name="agent", daemon=True).start()
 
     def watch(self) -> None:
@@ -180,18 +205,37 @@ def kept(code: int) -> int:
 
 
 @contextmanager
-def told(name: str, left: Callable[[int], NoReturn]) -> Iterator[None]:
-    """Of a start that ranks were refused, say why and leave."""
+def told(
+    name: str,
+    environ: Mapping[str, str],
+    left: Callable[[int], NoReturn],
+    why: Callable[[StartError], str] = str,
+) -> Iterator[None]:
+    """Of what a rank was refused or failed in, say why and leave."""
     try:
         yield
     except StartError as error:
-        print(f"{name}: {error}", file=sys.stderr)
-        left(2)
+        if TETHERED in environ:
+            time.sleep(SAID_SECONDS)
+        with suppress(OSError):
+            print(f"{name}: {why(error)}", file=sys.stderr)
+        left(REFUSED)
+    except Exception:
+        with suppress(OSError):
+            traceback.print_exc()
+        left(FAILED)
 
 
 def end_at_once(words: str) -> None:
+    end_now(words, FAILED)
+
+
+def end_now(words: str, code: int) -> NoReturn:
+    """End from any thread, whatever the others are in."""
+    if os.isatty(2):
+        os.write(2, CLEAN_LINE)
     os.write(2, f"tensorfold: {words}\n".encode())
-    os._exit(1)
+    os._exit(code)
 
 
 def tether(environ: Mapping[str, str]) -> None:
@@ -200,7 +244,14 @@ def tether(environ: Mapping[str, str]) -> None:
         return
     for one in (signal.SIGINT, signal.SIGTERM):
         signal.signal(one, signal.SIG_IGN)
+    wake_with_parent()
     threading.Thread(target=end_with_pipe, name="tether", daemon=True).start()
+
+
+def wake_with_parent() -> None:
+    """Of a process that ends once its parent has, also where that finds it stopped: it goes on."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGCONT)
 
 
 def end_with_pipe() -> None:

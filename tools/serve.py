@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from tensorfold.core.backend_api import Backend, EngineOrder, OfDevices, Place
 from tensorfold.core.checkpoint import read_config
@@ -32,8 +32,8 @@ from tensorfold.plugins.choose import choose_backend, choose_drafters
 from tensorfold.plugins.manager import discover
 from tensorfold.tools.arguments import Parser
 from tensorfold.tools.launch import (
-    TETHERED,
     Agent,
+    end_now,
     given_place,
     kept,
     launched,
@@ -53,8 +53,6 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("tensorfold.serve")
 ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[A-Za-z0-9.:\[\]-]+")
-# Takes a half-drawn bar away and shows the cursor again.
-CLEAN_LINE = b"\r\x1b[K\x1b[?25h"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -83,8 +81,8 @@ def serve(asked: str, flags: Mapping[str, Any], environ: Mapping[str, str]) -> i
     settings = settings_at(read(flags, environ), place)
     if place is not None and place.share.rank:
         tether(environ)
-        with told("tensorfold", leave):
-            return serve_rank(asked, settings, place, environ)
+        with told("tensorfold", environ, leave):
+            return serve_rank(asked, settings, place)
     check_port(settings.host, settings.port)
     check_origin(settings.cors)
     check_folders(settings)
@@ -96,10 +94,13 @@ def serve(asked: str, flags: Mapping[str, Any], environ: Mapping[str, str]) -> i
     if settings.ranks == 1:
         return served(place)
     if place is not None:
-        with told("tensorfold", leave):
+        with told("tensorfold", environ, leave):
             return served(place, left=leave)
     check_ranks(settings, backend, model)
-    with launched(settings.ranks) as launch, told("tensorfold", launch.left):
+    with (
+        launched(settings.ranks) as launch,
+        told("tensorfold", environ, launch.left, launch.why),
+    ):
         return served(launch.place, launch.met.set, launch.left)
 
 
@@ -154,7 +155,7 @@ def serve_model(
     return left(code)
 
 
-def serve_rank(asked: str, settings: Settings, place: Place, environ: Mapping[str, str]) -> int:
+def serve_rank(asked: str, settings: Settings, place: Place) -> int:
     """Make rank 0's calls until it ends; a loss ends the process at once, wherever it is."""
     from tensorfold.core.engine.ranks import follow, following
 
@@ -167,14 +168,8 @@ def serve_rank(asked: str, settings: Settings, place: Place, environ: Mapping[st
         os.write(2, f"tensorfold: rank {place.share.rank} ends: {words}\n".encode())
         os._exit(1)
 
-    try:
-        engine = backend.engine(order)
-        link = following(engine, place, end_lost)
-    except StartError:
-        if TETHERED not in environ:
-            raise
-        # Rank 0 is refused the same, and says so where it is read.
-        return 2
+    engine = backend.engine(order)
+    link = following(engine, place, end_lost)
     for number in (signal.SIGINT, signal.SIGTERM):
         # Rank 0 is told too, and decides.
         signal.signal(number, signal.SIG_IGN)
@@ -325,17 +320,16 @@ def end_when_told(told: socket.socket) -> None:
     """Each byte is the number of a signal that this process handles."""
     while said := told.recv(1):
         if said[0] in (signal.SIGTERM, signal.SIGINT):
-            end_now(said[0])
+            stop(said[0])
 
 
 def left_to_the_thread(number: int, frame: FrameType | None) -> None:
     return None
 
 
-def end_now(number: int) -> None:
+def stop(number: int) -> NoReturn:
     """End without unwinding: a load may be deep in a library, and nothing is owed to anyone."""
     name = signal.Signals(number).name
-    if os.isatty(2):
-        os.write(2, CLEAN_LINE)
-    os.write(2, f"tensorfold: stopped by {name} before it was ready to serve\n".encode())
-    os._exit(0 if number == signal.SIGTERM else 130)
+    end_now(
+        f"stopped by {name} before it was ready to serve", 0 if number == signal.SIGTERM else 130
+    )

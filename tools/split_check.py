@@ -24,7 +24,7 @@ from tensorfold.core.settings import Settings, read
 from tensorfold.plugins.choose import choose_backend
 from tensorfold.plugins.manager import discover
 from tensorfold.tools.arguments import Parser, exit_code, numbers
-from tensorfold.tools.launch import TETHERED, given_place, kept, launched, leave, tether
+from tensorfold.tools.launch import given_place, kept, launched, leave, tether, told
 from tensorfold.tools.models import Served, find_model
 from tensorfold.tools.own_command import own_command
 from tensorfold.tools.split_scenes import (
@@ -88,20 +88,18 @@ def run(options: argparse.Namespace, arguments: Sequence[str], environ: Mapping[
         if place.share.ranks not in options.ranks:
             raise StartError(f"--ranks has no {place.share.ranks}, which are there")
         tether(environ)
-        try:
+        with told("split_check", environ, leave):
             return checked(options, sizes, place, lambda: None, leave)
-        except StartError:
-            if TETHERED not in environ:
-                raise
-            # Rank 0 is refused the same, and says so where it is read.
-            return 2
     if len(options.ranks) > 1:
         # An engine's process is of one number of ranks; of flags the last one counts.
         command = [*own_command("tensorfold.tools.split_check"), *arguments, "--ranks"]
         return max(abs(subprocess.call([*command, str(count)])) for count in options.ranks)
     # What can be refused is refused before other ranks are started.
     model_of(options, settings_of(options, sizes, options.ranks[0]))
-    with launched(options.ranks[0]) as launch:
+    with (
+        launched(options.ranks[0]) as launch,
+        told("split_check", environ, launch.left, launch.why),
+    ):
         return checked(options, sizes, launch.place, launch.met.set, launch.left)
 
 

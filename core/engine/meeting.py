@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 
 from tensorfold.core.engine.group import Group
-from tensorfold.core.errors import StartError
+from tensorfold.core.errors import StartError, in_words
 from tensorfold.core.settings import Settings, switches
 from tensorfold.core.version import VERSION
 
@@ -52,15 +52,18 @@ def told(group: Group, value: Any) -> list[Any]:
 
 
 def together(group: Group | None, work: Callable[[], Result]) -> Result:
-    """Work that one rank may be refused at: then every rank is, with its words."""
+    """Work that one rank may be refused at, or fail in: then every rank is, with its words."""
     if group is None:
         return work()
-    own: StartError | None = None
+    own: Exception | None = None
+    why = None
     try:
         result = work()
     except StartError as error:
-        own = error
-    for rank, words in enumerate(told(group, None if own is None else str(own))):
+        own, why = error, str(error)
+    except Exception as error:
+        own, why = error, in_words(error)
+    for rank, words in enumerate(told(group, why)):
         if words is not None and rank != group.share.rank:
             own = own or StartError(f"rank {rank}: {words}")
     if own is not None:

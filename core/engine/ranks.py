@@ -37,9 +37,11 @@ from tensorfold.core.errors import (
     EngineFault,
     EngineLost,
     NoRoom,
+    NotAllReady,
     RankGone,
     Refused,
     StartError,
+    in_words,
 )
 
 if TYPE_CHECKING:
@@ -219,10 +221,6 @@ def digest_of(error: Exception) -> str:
     return digest((type(error).__name__, str(error)))
 
 
-def in_words(error: BaseException) -> str:
-    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no words'}"
-
-
 def follow(engine: Engine, link: Follower) -> None:
     """Make rank 0's calls until it ends; raises what ends this rank alone."""
     while (call := link.next()) is not None:
@@ -283,7 +281,7 @@ def until_ready() -> Iterator[None]:
     try:
         yield
     except RankGone as error:
-        raise StartError(f"a rank ended before all were ready: {error}") from None
+        raise NotAllReady(f"a rank ended before all were ready: {error}") from None
 
 
 @until_ready()

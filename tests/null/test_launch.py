@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tensorfold.core.errors import StartError
+from tensorfold.core.errors import NotAllReady, StartError
 from tensorfold.core.settings import read
+from tensorfold.tools import launch
 from tensorfold.tools.launch import given_place
 from tensorfold.tools.serve import check_ranks
 
@@ -57,15 +62,17 @@ def test_a_backend_without_devices_takes_any_number_of_ranks() -> None:
     assert refused(SimpleNamespace(name="cpu-reference"), 8) == ""
 
 
-def left(before: str, **how: Any) -> subprocess.CompletedProcess[str]:
-    """A process that leaves with a code of 3 after its last words, whose end waits for long."""
+ATTACHED = f"import sys; sys.path.insert(0, {str(Path(__file__).parents[2])!r}); import uninstalled"
+LEAVES = "from tensorfold.tools.launch import leave; print('the last words'); leave(3)"
+
+
+def left(*lines: str, **how: Any) -> subprocess.CompletedProcess[str]:
+    """A process that leaves with a code of 3 after its last words, or runs other lines, whose end
+    waits for long."""
     # An interpreter's end runs this: what a device's libraries hold may wait just so.
     held = "import atexit, time; atexit.register(time.sleep, 300)"
-    leaves = "from tensorfold.tools.launch import leave; print('the last words'); leave(3)"
-    here = Path(__file__).parents[2]
-    attached = f"import sys; sys.path.insert(0, {str(here)!r}); import uninstalled"
     return subprocess.run(
-        [sys.executable, "-c", "; ".join(filter(None, (held, attached, before, leaves)))],
+        [sys.executable, "-c", "\n".join((held, ATTACHED, *lines))],
         stderr=subprocess.PIPE,
         text=True,
         timeout=60,
@@ -76,7 +83,7 @@ def left(before: str, **how: Any) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_rank_leaves_with_its_words_whatever_its_libraries_wait_for() -> None:
-    done = left("", stdout=subprocess.PIPE)
+    done = left(LEAVES, stdout=subprocess.PIPE)
     assert done.returncode == 3, done.stderr
     assert done.stdout == "the last words\n"
 
@@ -85,9 +92,110 @@ def test_a_rank_leaves_with_its_code_where_nobody_takes_its_words() -> None:
     reader, writer = os.pipe()
     os.close(reader)
     try:
-        done = left("", stdout=writer)
+        done = left(LEAVES, stdout=writer)
     finally:
         os.close(writer)
     assert done.returncode == 3, done.stderr
-    done = left("print = lambda *words: None; sys.stdout = None")
+    done = left("print = lambda *words: None; sys.stdout = None", LEAVES)
     assert done.returncode == 3, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [("StartError('no')", 2, "rank: no\n"), ("KeyError('no')", 1, "KeyError: 'no'\n")],
+)
+def test_a_rank_that_is_refused_or_fails_says_why_and_holds_what_it_has(
+    error: str, code: int, words: str
+) -> None:
+    lines = (
+        "from tensorfold.core.errors import StartError",
+        "from tensorfold.tools.launch import leave, told",
+        f"with told('rank', {{}}, leave): raise {error}",
+    )
+    done = left(*lines)
+    assert done.returncode == code, done.stderr
+    assert done.stderr.endswith(words), done.stderr
+    # Nobody has to take the words.
+    assert left("import os; os.close(2)", *lines).returncode == code
+
+
+@contextmanager
+def others(monkeypatch: pytest.MonkeyPatch, *lines: str) -> Iterator[launch.Launch]:
+    """Rank 0's view of ranks that run a line each."""
+
+    def start(rank: int, ranks: int, port: int) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-c", lines[rank - 1]]
+        return subprocess.Popen(command, stdin=subprocess.PIPE)
+
+    monkeypatch.setattr(launch, "start", start)
+    with launch.launched(1 + len(lines)) as found:
+        try:
+            yield found
+        finally:
+            for child in found.children:
+                child.kill()
+            assert found.place.listener is not None
+            os.close(found.place.listener)
+
+
+KILLED = "import os; os.kill(os.getpid(), 9)"
+WAITS = "import sys; sys.stdin.read()"
+
+
+def test_of_a_rank_that_ended_before_all_were_ready_its_number_and_end_are_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Those who are refused because of it may have ended before.
+    with others(monkeypatch, "raise SystemExit(2)", WAITS, KILLED) as found:
+        found.met.set()
+        for child in found.children[0::2]:
+            child.wait()
+        words = "rank 3 ended before it was ready, with status -9"
+        assert found.why(NotAllReady("closed by peer")) == words
+        assert found.why(StartError("there is no model")) == "there is no model"
+    monkeypatch.setattr(launch, "LAST_SECONDS", 0.1)
+    with others(monkeypatch, WAITS) as found:
+        found.met.set()
+        assert found.why(NotAllReady("closed by peer")) == "closed by peer"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks the kernel of Linux")
+@pytest.mark.parametrize("how", ["tether(os.environ)", "Agent(os.environ)"])
+def test_a_rank_that_is_stopped_ends_with_who_started_it(how: str) -> None:
+    stops = f"""
+import os, signal, sys, time
+from tensorfold.tools.launch import Agent, tether
+{how}
+print(os.getpid(), flush=True)
+os.kill(os.getpid(), signal.SIGSTOP)
+time.sleep(300)
+"""
+    starts = f"""
+import subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", {ATTACHED + stops!r}], stdin=subprocess.PIPE)
+time.sleep(300)
+"""
+    own = {**os.environ, launch.TETHERED: "1", launch.RUN: "none"}
+    with subprocess.Popen(
+        [sys.executable, "-c", starts], stdout=subprocess.PIPE, text=True, env=own
+    ) as parent:
+        assert parent.stdout is not None
+        rank = int(parent.stdout.readline())
+        wait_for(rank, "T")
+        parent.kill()
+        wait_for(rank, "Z")
+
+
+def wait_for(pid: int, state: str) -> None:
+    """Until a process is in that state, or is no more where it is to be gone."""
+    last = time.monotonic() + 5
+    found = ""
+    while found != state and time.monotonic() < last:
+        try:
+            found = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+        except FileNotFoundError:
+            found = "Z"
+        time.sleep(0.01)
+    if found != state:
+        os.kill(pid, signal.SIGKILL)
+    assert found == state

@@ -88,6 +88,23 @@ def test_what_one_rank_cannot_load_is_told_by_all(tmp_path: Path) -> None:
     assert first == f"rank 1: {second}"
 
 
+def failing(place: Place) -> str:
+    def work() -> None:
+        if place.share.rank == 1:
+            raise KeyError("of rank 1")
+
+    try:
+        meeting.together(gloo.connect(place), work)
+    except Exception as error:
+        return repr(error)
+    return ""
+
+
+def test_what_one_rank_alone_fails_in_is_told_by_all() -> None:
+    words = "rank 1: KeyError: 'of rank 1'"
+    assert on_ranks(2, failing) == [repr(StartError(words)), repr(KeyError("of rank 1"))]
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
