@@ -263,7 +263,12 @@ class Settings:
         4096, "TF_QUEUE_REQUESTS", "requests", "queue", "requests that may wait", least=1
     )
     body_limit: int = switch(
-        64 << 20, "TF_BODY_LIMIT", "bytes", "server", "largest request body", least=1024
+        64 << 20,
+        "TF_BODY_LIMIT",
+        "bytes",
+        "server",
+        "largest request body; 16 of these are read at once",
+        least=1024,
     )
     read_timeout: float = switch(
         120.0, "TF_READ_TIMEOUT", "seconds", "server", "time to read a request", least=0.01

@@ -30,6 +30,7 @@ from tensorfold.core.server import (
     status,
     version,
 )
+from tensorfold.core.server.bodies import LARGEST_AT_ONCE, Bodies
 from tensorfold.core.server.closing import Closing
 from tensorfold.core.server.gate import add_headers, gate
 from tensorfold.core.server.mailroom import Mailroom
@@ -129,6 +130,7 @@ async def serving(
         metrics=metrics,
         pool=ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="text"),
         bulk_pool=ThreadPoolExecutor(1, thread_name_prefix="bulk-text"),
+        bodies=Bodies(LARGEST_AT_ONCE * settings.body_limit),
         turns=turns,
     )
     closing = Closing(loop, host, engine)

@@ -8,7 +8,7 @@ from aiohttp import web
 
 from tensorfold.core.errors import RequestError
 from tensorfold.core.server.answer import Answer
-from tensorfold.core.server.gate import REQUEST_ID, read_body
+from tensorfold.core.server.gate import REQUEST_ID, parsed
 from tensorfold.core.server.messages import read_messages
 from tensorfold.core.server.order import Order, counted, make_order
 from tensorfold.core.server.params import read_params
@@ -24,9 +24,7 @@ RESERVED = ("messages", "tools", "add_generation_prompt", "continue_final_messag
 
 async def answer(request: web.Request) -> web.StreamResponse:
     service = request.app[SERVICE]
-    service.refuse_if_closed()
-    body = await read_body(request)
-    order = await service.off_loop(lambda: read_order(service, body), len(body))
+    order = await parsed(request, read_order)
     service.log_unknown(set(order.unknown))
     shape = ChatShape(order, service.text.vocabulary, service.settings.reasoning_field)
     reply = Answer(service, order, shape, REQUEST_ID.get())

@@ -8,7 +8,7 @@ from aiohttp import web
 
 from tensorfold.core.errors import RequestError
 from tensorfold.core.server.answer import Answer
-from tensorfold.core.server.gate import REQUEST_ID, read_body
+from tensorfold.core.server.gate import REQUEST_ID, parsed
 from tensorfold.core.server.order import Order, counted, make_order
 from tensorfold.core.server.params import read_params
 from tensorfold.core.server.service import SERVICE, Service
@@ -22,9 +22,7 @@ MOST_PROMPTS = 256
 
 async def answer(request: web.Request) -> web.StreamResponse:
     service = request.app[SERVICE]
-    service.refuse_if_closed()
-    body = await read_body(request)
-    order = await service.off_loop(lambda: read_order(service, body), len(body))
+    order = await parsed(request, read_order)
     service.log_unknown(set(order.unknown))
     reply = Answer(service, order, PlainShape(order, service.text.vocabulary), REQUEST_ID.get())
     with service.mailroom.submitted(service.host, order.jobs) as inbox:

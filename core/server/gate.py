@@ -9,14 +9,17 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
+from typing import TypeVar
 
 from aiohttp import web
 from aiohttp.web_protocol import RequestPayloadError
 
 from tensorfold.core.errors import RequestError
-from tensorfold.core.server.service import LOG, SERVICE
+from tensorfold.core.server.service import LOG, SERVICE, Service
 from tensorfold.core.server.sse import dumps, error_object
+from tensorfold.core.settings import Settings
 
+Result = TypeVar("Result")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 # Of the request that this task answers.
 REQUEST_ID: ContextVar[str] = ContextVar("request_id")
@@ -126,10 +129,18 @@ async def add_headers(request: web.Request, response: web.StreamResponse) -> Non
 JSON_TYPES = ("application/json", "application/octet-stream")
 
 
-async def read_body(request: web.Request) -> bytes:
-    """The whole body, within the limits of size and time."""
+async def parsed(request: web.Request, parse: Callable[[Service, bytes], Result]) -> Result:
+    """What a body means. It is let go of before the reply is waited for: many replies may wait."""
     service = request.app[SERVICE]
-    limit, seconds = service.settings.body_limit, service.settings.read_timeout
+    service.refuse_if_closed()
+    with service.bodies.another() as grow:
+        body = await read_body(request, service.settings, grow)
+        return await service.off_loop(lambda: parse(service, body), len(body))
+
+
+async def read_body(request: web.Request, settings: Settings, grow: Callable[[int], None]) -> bytes:
+    """The whole body, within the limits of size and time; `grow` is told its bytes as they come."""
+    limit, seconds = settings.body_limit, settings.read_timeout
     too_large = RequestError(
         f"the body is larger than {limit} bytes", status=413, code="body_too_large"
     )
@@ -141,12 +152,15 @@ async def read_body(request: web.Request) -> bytes:
         )
     if (request.content_length or 0) > limit:
         raise too_large
+    body = bytearray()
     try:
-        # The library's own limit is on the body as it comes out of its content encoding.
+        # Bytes as they come out of their content encoding; the library would keep what it reads.
         async with asyncio.timeout(seconds):
-            return await request.read()
-    except web.HTTPRequestEntityTooLarge:
-        raise too_large from None
+            async for piece in request.content.iter_any():
+                if len(body) + len(piece) > limit:
+                    raise too_large
+                grow(len(piece))
+                body += piece
     except RequestPayloadError:
         raise RequestError(
             "the body cannot be read: it breaks off, or is not what its encoding header says"
@@ -155,3 +169,4 @@ async def read_body(request: web.Request) -> bytes:
         raise RequestError(
             f"the body did not arrive within {seconds:g} s", status=408, code="read_timeout"
         ) from None
+    return bytes(body)

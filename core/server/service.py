@@ -15,6 +15,7 @@ from aiohttp import web
 from tensorfold.core.engine_api import Info
 from tensorfold.core.errors import RequestError
 from tensorfold.core.lane_host.host import Host
+from tensorfold.core.server.bodies import BULK_BYTES, Bodies
 from tensorfold.core.server.mailroom import Mailroom
 from tensorfold.core.server.metrics import Metrics
 from tensorfold.core.server.strangers import Strangers
@@ -26,7 +27,6 @@ LOG = logging.getLogger("tensorfold.server")
 Result = TypeVar("Result")
 MOST_NAMES_LOGGED, MOST_NAME_LOGGED = 1000, 80
 RETRY_SECONDS = 10
-BULK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,6 +48,7 @@ class Service:
     metrics: Metrics
     pool: ThreadPoolExecutor
     bulk_pool: ThreadPoolExecutor
+    bodies: Bodies
     turns: LastTurns | None = None
     strangers: Strangers = field(default_factory=Strangers)
     created: int = field(default_factory=lambda: int(time.time()))

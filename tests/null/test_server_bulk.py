@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import json
 import threading
+import tracemalloc
+from http.client import HTTPConnection
 from typing import Any
 
 import pytest
 from tokenizers import Tokenizer
 from tokenizers.normalizers import Strip
 
+from tensorfold.backends.fake.options import FakeOptions
 from tensorfold.core.text import Text, TooLong, Vocabulary
 from tests.null.calling import CHAT, PLAIN, chat, fake_text, server
 from tests.null.wordy import byte_level_tokenizer
+from tests.served.test_server_life import Gate
 
 pytestmark = pytest.mark.asyncio
 
@@ -96,3 +102,76 @@ async def test_large_bodies_take_turns_and_hold_no_small_one_up(
         finally:
             release.set()
         assert [status for status, _ in await asyncio.gather(*waiting)] == [400] * 3
+
+
+def posted(address: str, path: str, body: bytes) -> int:
+    """Post from another thread, which copies nothing of the body."""
+    connection = HTTPConnection(address.removeprefix("http://"), timeout=10)
+    try:
+        connection.request("POST", path, body, {"Content-Type": "application/json"})
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("path", [CHAT, PLAIN])
+async def test_a_body_is_not_held_while_its_reply_waits(path: str) -> None:
+    """Many replies may wait, and a body may hold much beside its prompt."""
+    held, size = Gate("fill"), 8 << 20
+    body = json.dumps(chat() | {"padding": "x" * size, "prompt": "abc"}).encode()
+    async with server(FakeOptions(hook=held)) as client:
+        tracemalloc.start()
+        try:
+            reply = asyncio.create_task(asyncio.to_thread(posted, client.here.address, path, body))
+            await held.wait_reached()
+            most = tracemalloc.get_traced_memory()[1]
+            async with asyncio.timeout(5):
+                while tracemalloc.get_traced_memory()[0] > size // 4:
+                    await asyncio.sleep(0.01)
+        finally:
+            tracemalloc.stop()
+            held.opened.set()
+        assert await reply == 200
+    assert most > size
+
+
+async def test_bodies_that_are_read_at_once_are_bounded_together() -> None:
+    """One alone always may; what is refused is told when to come back, and what was held is free
+    for others again."""
+    limit = 2 << 20
+    body = json.dumps(chat() | {"padding": "x" * (limit - 200)}).encode()
+    head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    head += f"Content-Length: {len(body)}\r\n\r\n"
+    async with server(body_limit=limit) as client:
+        bodies = client.here.service.bodies
+        bodies.most = 3 * limit
+        address, port = client.here.address.removeprefix("http://").split(":")
+        waiting = []
+        for _ in range(3):
+            reader, writer = await asyncio.open_connection(address, int(port))
+            writer.write(head.encode() + body[:-1])
+            waiting.append((reader, writer))
+        async with asyncio.timeout(5):
+            while bodies.held < 3 * len(body) - 3:
+                await asyncio.sleep(0.005)
+        data = io.BytesIO(body)
+        headers = {"Content-Type": "application/json"}
+        async with client.session.post(CHAT, data=data, headers=headers) as response:
+            assert response.status == 429
+            assert int(response.headers["Retry-After"]) >= 1
+            assert (await response.json())["error"]["code"] == "queue_full"
+        # Small ones are read beside them, and those that began come to their end.
+        bodies.most = 1
+        await client.chat()
+        bodies.most = 3 * limit
+        for reader, writer in waiting[1:]:
+            writer.write(body[-1:])
+            assert b"200" in await reader.readline()
+            writer.close()
+        waiting[0][1].transport.abort()
+        async with asyncio.timeout(5):
+            while bodies.held:
+                await asyncio.sleep(0.005)
+        bodies.most = 1
+        async with client.session.post(CHAT, data=io.BytesIO(body), headers=headers) as response:
+            assert response.status == 200
