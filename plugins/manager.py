@@ -22,9 +22,17 @@ from tensorfold.core.family_api import Family
 from tensorfold.plugins import hookspecs
 
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
-BACKEND_PARTS = ("name", "summary", "needs_family", "unusable", "bundled", "engine", "check")
-DRAFTER_PARTS = ("name", "summary", "begin")
-FAMILY_PARTS = ("name", "model_types", "grid", "chat", "bundled", "config", "tensors", "model")
+
+
+def parts_of(seam: type) -> tuple[str, ...]:
+    """What a protocol asks for, in the order in which it is written."""
+    named = dict.fromkeys((*seam.__annotations__, *vars(seam)))
+    return tuple(name for name in named if not name.startswith("_"))
+
+
+BACKEND_PARTS = parts_of(Backend)
+DRAFTER_PARTS = parts_of(HostDrafter)
+FAMILY_PARTS = parts_of(Family)
 
 # What a plugin may raise that must not stop the others; an interrupt still does.
 PLUGIN_ERRORS = (Exception, SystemExit)

@@ -13,7 +13,16 @@ import pytest
 from tensorfold.core.errors import StartError
 from tensorfold.plugins import hookimpl
 from tensorfold.plugins.choose import choose_backend, choose_drafters, choose_family, standing
-from tensorfold.plugins.manager import Installed, Source, declared, discover, sources
+from tensorfold.plugins.manager import (
+    BACKEND_PARTS,
+    DRAFTER_PARTS,
+    FAMILY_PARTS,
+    Installed,
+    Source,
+    declared,
+    discover,
+    sources,
+)
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -31,8 +40,8 @@ def backend(name: Any, why_not: str | None = None) -> SimpleNamespace:
 
 
 def family(name: str, *model_types: str) -> SimpleNamespace:
-    parts = dict.fromkeys(["grid", "chat", "bundled", "config", "tensors", "model"])
-    return SimpleNamespace(name=name, model_types=model_types, **parts)
+    parts = dict.fromkeys(FAMILY_PARTS)
+    return SimpleNamespace(**(parts | {"name": name, "model_types": model_types}))
 
 
 def plugin(backends: Any = (), families: Any = ()) -> ModuleType:
@@ -99,7 +108,7 @@ def test_each_plugins_backends_and_families_are_found_by_name() -> None:
         (plugin(backends=(backend("Bad_Name"),)), "the name 'Bad_Name'"),
         (plugin(backends=(backend(7),)), "the name 7"),
         (plugin(backends=(SimpleNamespace(name="x"),)), "has no summary, needs_family"),
-        (plugin(families=(backend("x"),)), "has no model_types, grid, chat"),
+        (plugin(families=(backend("x"),)), "has no model_types, grid, files"),
         (ModuleType("nothing"), "implements no hook"),
     ],
 )
@@ -113,6 +122,23 @@ def test_a_broken_plugin_hurts_only_who_chooses_it(broken: Any, reason: str) -> 
         choose_backend(installed, "sick")
     assert reason in str(e.value)
     assert "\n" not in str(e.value)
+
+
+def test_all_that_the_protocols_ask_for_is_looked_for() -> None:
+    assert (
+        *("name", "summary", "needs_family"),
+        *("unusable", "bundled", "engine", "check"),
+    ) == BACKEND_PARTS
+    assert DRAFTER_PARTS == ("name", "summary", "begin")
+    assert {"name", "index_split", "chat_in", "drafts", "shared", "golden"} < {*FAMILY_PARTS}
+
+
+@pytest.mark.parametrize("part", [part for part in FAMILY_PARTS if part != "name"])
+def test_a_family_that_lacks_a_part_is_a_failure_that_names_it(part: str) -> None:
+    sick = family("f", "f_next")
+    delattr(sick, part)
+    told = reasons(found(sick=plugin(families=(sick,))))["sick"]
+    assert told.endswith(f"which has no {part}")
 
 
 def test_a_failed_plugin_is_found_under_its_backends_dashed_name() -> None:
