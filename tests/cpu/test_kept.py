@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
@@ -88,6 +89,27 @@ def test_one_state_serves_another_prompt_of_the_same_beginning(engine: TorchEngi
         proof = finish(engine, told).proof()
         engine.close(2)
         assert proof == alone(engine, other).proof()
+
+
+def test_log_probabilities_of_a_resumed_prompt_are_those_of_its_rows_in_a_fresh_one(
+    engine: TorchEngine,
+) -> None:
+    prompt = tuple(some_tokens(200, seed=6))
+    marks, cuts = (64, 128), (0, 64, 128, 200)
+    engine.open(Opening(stream=1, prompt=prompt, most=1, marks=marks))
+    rows, kept = [], []
+    for start, end in pairwise(cuts):
+        piece = Piece(stream=1, start=start, end=end, logprobs=2)
+        (filled,) = engine.fill([piece]).land()
+        rows += filled.rows
+        kept += [filled.saved] if filled.saved is not None else []
+    assert [one.token for one in rows] == list(prompt[1:])
+    for saved in (*kept, *kept):
+        opened = engine.open(Opening(stream=2, prompt=prompt, most=1, resume=saved))
+        assert opened.cached == saved.rows
+        (filled,) = engine.fill([Piece(stream=2, start=saved.rows, end=200, logprobs=2)]).land()
+        assert list(filled.rows) == rows[saved.rows :]
+        engine.close(2)
 
 
 def test_a_chain_of_resumed_states_equals_a_fresh_prompt(engine: TorchEngine) -> None:

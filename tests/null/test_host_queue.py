@@ -96,6 +96,23 @@ def test_a_kept_state_that_makes_way_is_a_freed_storage_too() -> None:
     assert rig.events.index("fill 4") < rig.events.index("close 2")
 
 
+def test_a_prompt_that_tries_for_room_again_and_again_counts_its_kept_rows_once() -> None:
+    shelf = Shelf(64)
+    rig = Rig(lanes=6, room_tokens=320, fills={"fill_chunks": 1}, host={"keeper": shelf})
+    rig.submit(job(1, rows=100, most=2))
+    rig.run()
+    again = [job(stream, prompt=prompt_of(100, 1), most=9 * stream) for stream in range(2, 7)]
+    rig.submit(*again)
+    rig.run()
+    rig.check()
+    tries = [call.streams[0] for call in rig.calls if call.kind == "open"]
+    assert tries.count(6) > 2
+    counts = [rig.reader.ends[made.stream].counts for made in again]
+    assert [count.cached for count in counts] == [64] * 5
+    # Every row of a prompt was kept or went in, and none of them twice.
+    assert rig.host.stats().filled_rows == 100 + 5 * (100 - 64)
+
+
 def test_fewer_lanes_than_asked_still_serve_everyone() -> None:
     rig = Rig(lanes=8, room_lanes=3)
     rig.submit(*(job(stream) for stream in range(1, 20)))

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import threading
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -95,6 +97,58 @@ async def test_a_client_that_leaves_takes_all_of_its_replies_along(stream: bool)
         await client.until("aborted", 6)
         assert client.engine.streams == {}
         assert client.engine.counts["round"] < 5
+
+
+class Tokenizing:
+    """Holds the tokenization of texts with a z in them until it is let go."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun, self.gone = threading.Event(), threading.Event()
+        self.encode = fake_text().vocabulary.encode
+        monkeypatch.setattr(fake_text().vocabulary, "encode", self.slowly)
+
+    def slowly(self, text: str, **options: Any) -> Any:
+        if "z" in text:
+            self.begun.set()
+            assert self.gone.wait(10)
+        return self.encode(text, **options)
+
+
+async def test_a_client_that_leaves_while_its_prompt_is_tokenized_is_never_queued(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tokenizing = Tokenizing(monkeypatch)
+    async with server() as client:
+        asked = asyncio.create_task(client.post(PLAIN, BODY | {"prompt": "z"}))
+        assert await asyncio.to_thread(tokenizing.begun.wait, 5)
+        asked.cancel()
+        service = client.here.service
+        async with asyncio.timeout(5):
+            while service.bodies.held:
+                await asyncio.sleep(0.005)
+        tokenizing.gone.set()
+        await client.plain(**BODY)
+        assert service.host.stats().started == 1
+        assert service.mailroom.inboxes == {}
+
+
+async def test_a_prompt_that_is_tokenized_while_the_server_closes_is_refused_in_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tokenizing = Tokenizing(monkeypatch)
+    async with server() as client:
+        asked = [
+            asyncio.create_task(client.post(PLAIN, BODY | {"prompt": "z", "stream": stream}))
+            for stream in (False, True)
+        ]
+        assert await asyncio.to_thread(tokenizing.begun.wait, 5)
+        client.here.closing.begin(10)
+        assert await client.here.closing.wait(5)
+        tokenizing.gone.set()
+        async with asyncio.timeout(5):
+            answers = await asyncio.gather(*asked)
+        for status, answer in answers:
+            assert (status, answer["error"]["message"]) == (503, "the server is shutting down")
 
 
 # -- what goes wrong on the server's side --------------------------------------------------------
