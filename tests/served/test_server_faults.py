@@ -341,3 +341,41 @@ async def test_times_to_first_token_and_their_parts_are_those_that_passed() -> N
     assert found['time_to_first_token_seconds_bucket{le="0.01"}'] == 0
     parts = ("request_queue_time", "request_prefill_time", "request_decode_time")
     assert seconds("e2e_request_latency") == pytest.approx(sum(map(seconds, parts)))
+
+
+def joined(events: list[Any], name: str) -> list[Any]:
+    """What a stream's chunks tell under a name, in a row."""
+    told = [choice.get(name) for event in events for choice in event["choices"]]
+    if name == "token_ids":
+        return [token for one in told if one for token in one]
+    return [entry for one in told if one for entry in one["content"]]
+
+
+@pytest.mark.parametrize("drafts", [0, 1, 3, 7])
+async def test_chunks_of_many_tokens_join_up_to_the_whole_reply_wherever_it_stops(
+    drafts: int,
+) -> None:
+    asked = chat(max_tokens=40, temperature=0, logprobs=True, top_logprobs=2, ignore_eos=True)
+    asked["return_token_ids"] = True
+    async with server(FakeOptions(drafts=drafts, wrong_in=9)) as client:
+        (free,) = (await client.chat(**asked))["choices"]
+        text, tokens = free["message"]["content"], free["token_ids"]
+        entries = free["logprobs"]["content"]
+        for place in (None, *range(0, 36, 5)):
+            stop = None if place is None else text[place : place + 3]
+            end = len(text) if stop is None else text.index(stop)
+            ends = len(text) if stop is None else end + 3
+            body = asked | {"stop": stop}
+            (whole,) = (await client.chat(**body))["choices"]
+            *events, done = await client.stream(CHAT, body | {"stream": True})
+            assert done == "[DONE]"
+            for said in (whole["message"]["content"], text_of(events)):
+                assert said == text[:end]
+            for ids in (whole["token_ids"], joined(events, "token_ids")):
+                assert ids == tokens[:ends]
+            for told in (whole["logprobs"]["content"], joined(events, "logprobs")):
+                assert told == entries[:ends]
+            reasons = {whole["finish_reason"], events[-1]["choices"][0]["finish_reason"]}
+            assert reasons == {"length" if stop is None else "stop"}
+            most = max(len(event["choices"][0].get("token_ids", ())) for event in events)
+            assert (most > 1) == (drafts > 0 or stop is not None)
