@@ -36,10 +36,12 @@ SIZES = {"lanes": 8, "context": 4096, "chunk_rows": 512, "window_rows": 8, "draf
 SIZES |= {"copies": False, "backend": "cuda-triton", "compile": False}
 # Past where a glm53 index picks, in chunks.
 LONG = 2600
+# For a group to start with nothing compiled and play all scenes; a test plays them twice at most.
+PLAY_SECONDS = 200
 NAMES = pytest.mark.parametrize("name", FAMILIES)
 TWO_GPUS = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="fewer than 2 GPUs")
 pytestmark = [
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(2 * PLAY_SECONDS + 60),
     # Each wants all of the GPUs that there are.
     pytest.mark.xdist_group("ranks"),
     # The compiler imports a part of torch that torch itself has deprecated.
@@ -109,7 +111,7 @@ Flags = tuple[tuple[str, Any], ...]
 
 @functools.cache
 def play(name: str, count: int, flags: Flags) -> list[Any]:
-    return on_ranks(count, played, name, dict(flags), seconds=200)
+    return on_ranks(count, played, name, dict(flags), seconds=PLAY_SECONDS)
 
 
 def words(flags: Flags) -> str:
@@ -262,7 +264,7 @@ def over_nccl(place: Place | None, name: str, flags: dict[str, Any]) -> Any:
 @NAMES
 def test_a_group_of_one_over_nccl_gives_the_bits_of_no_group(name: str, flags: Flags) -> None:
     ((one, alone),) = play(name, 1, flags)
-    ((found, identity, checks),) = on_ranks(1, over_nccl, name, dict(flags), seconds=200)
+    ((found, identity, checks),) = on_ranks(1, over_nccl, name, dict(flags), seconds=PLAY_SECONDS)
     assert found == one
     assert identity == alone["identity"]
     assert checks["shared memory"] is True
