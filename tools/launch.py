@@ -52,13 +52,20 @@ PR_SET_PDEATHSIG = 1
 
 def given_place(environ: Mapping[str, str]) -> Place | None:
     """The place that a launcher gave this process, or none. Raises `StartError`."""
-    if not all(name in environ for name in VARIABLES):
+    told = [name for name in (RANK, RANKS) if environ.get(name)]
+    if not told or (environ.get(RANK) or "0", environ.get(RANKS)) == ("0", "1"):
         return None
+    for name in VARIABLES:
+        if not environ.get(name):
+            raise StartError(
+                f"{told[0]} is {environ[told[0]]}, and {name} is not set: one of several ranks has "
+                f"{', '.join(VARIABLES)}"
+            )
     rank, ranks, port = (number(environ, name) for name in (RANK, RANKS, PORT))
     if not 0 <= rank < ranks:
         raise StartError(f"{RANK} is {rank}, and {RANKS} is {ranks}")
-    if ranks == 1:
-        return None
+    if not 0 < port < 1 << 16:
+        raise StartError(f"{PORT} is {port}, and a port is 1 to 65535")
     local = number(environ, LOCAL) if LOCAL in environ else rank
     if not 0 <= local <= rank:
         raise StartError(f"{LOCAL} is {local}, and {RANK} is {rank}")

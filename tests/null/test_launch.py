@@ -42,6 +42,30 @@ def test_a_number_that_no_rank_has_is_refused(local: str) -> None:
         given_place({**GIVEN, "LOCAL_RANK": local})
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        *((name, None, f"is [34], and {name} is not set") for name in GIVEN),
+        ("MASTER_ADDR", "", "RANK is 3, and MASTER_ADDR is not set"),
+        ("WORLD_SIZE", "1", "RANK is 3, and WORLD_SIZE is 1"),
+        *(("MASTER_PORT", port, f"MASTER_PORT is {port}, and") for port in ("0", "-1", "65536")),
+    ],
+)
+def test_a_rank_that_is_not_told_where_it_stands_does_not_serve_alone(
+    name: str, value: str | None, said: str
+) -> None:
+    own = {other: told for other, told in GIVEN.items() if other != name}
+    with pytest.raises(StartError, match=said):
+        given_place(own if value is None else {**own, name: value})
+
+
+@pytest.mark.parametrize(
+    "environ", [{}, {"MASTER_ADDR": "here", "MASTER_PORT": "7"}, {"RANK": "0", "WORLD_SIZE": "1"}]
+)
+def test_a_process_that_is_the_only_one_is_no_rank(environ: dict[str, str]) -> None:
+    assert given_place(environ) is None
+
+
 def refused(backend: Any, ranks: int) -> str:
     try:
         check_ranks(read({"ranks": ranks}, {}), backend, SimpleNamespace(family=None))  # type: ignore[arg-type]
