@@ -113,8 +113,9 @@ class Launch:
         """Until all have met: a rank that ends ends the start, whatever rank 0 waits in."""
         while not self.met.wait(LOOK_SECONDS):
             # What all ranks were refused, rank 0 says itself.
-            if self.ended() and not self.met.wait(LAST_SECONDS):
-                end_now(self.ended(), REFUSED)
+            if (words := self.ended()) and not self.met.wait(LAST_SECONDS):
+                self.kill()
+                end_now(words, REFUSED)
 
     def ended(self) -> str:
         """Which rank has ended before all were ready, and how, or nothing; of several one that was
@@ -134,6 +135,11 @@ class Launch:
         while not (words := self.ended()) and time.monotonic() < last:
             time.sleep(LOOK_SECONDS / 10)
         return words or str(error)
+
+    def kill(self) -> None:
+        """End the ranks at once, whatever they are in, for a process that ends next itself."""
+        for child in self.children:
+            child.kill()
 
     def end(self, patience: float = LAST_SECONDS) -> None:
         """Let the ranks end, for a time; then none is left."""

@@ -71,11 +71,20 @@ def main(arguments: Sequence[str]) -> int:
     add_flags(parser)
     flags = vars(parser.parse_args(arguments))
     asked = flags.pop("model")
-    with ending_at_once():
-        return serve(asked, flags, os.environ)
+    with ending_at_once() as stopping:
+        return serve(asked, flags, os.environ, stopping)
 
 
-def serve(asked: str, flags: Mapping[str, Any], environ: Mapping[str, str]) -> int:
+class Stopping:
+    """What a signal does during the load: `others` is called first."""
+
+    def __init__(self) -> None:
+        self.others: Callable[[], None] = lambda: None
+
+
+def serve(
+    asked: str, flags: Mapping[str, Any], environ: Mapping[str, str], stopping: Stopping
+) -> int:
     place = given_place(environ)
     agent = Agent(environ)
     settings = settings_at(read(flags, environ), place)
@@ -101,6 +110,7 @@ def serve(asked: str, flags: Mapping[str, Any], environ: Mapping[str, str]) -> i
         launched(settings.ranks) as launch,
         told("tensorfold", environ, launch.left, launch.why),
     ):
+        stopping.others = launch.kill
         return served(launch.place, launch.met.set, launch.left)
 
 
@@ -292,7 +302,7 @@ def write_in(folder: Path) -> None:
 
 
 @contextmanager
-def ending_at_once() -> Iterator[None]:
+def ending_at_once() -> Iterator[Stopping]:
     """Let SIGTERM and Ctrl-C end the process during the load; the server sets its own handlers.
 
     A thread hears of them: no handler runs while the main thread waits inside a library.
@@ -303,10 +313,12 @@ def ending_at_once() -> Iterator[None]:
     told, telling = socket.socketpair()
     telling.setblocking(False)
     woken = signal.set_wakeup_fd(telling.fileno())
-    thread = threading.Thread(target=end_when_told, args=(told,), name="signals", daemon=True)
+    stopping = Stopping()
+    given = told, stopping
+    thread = threading.Thread(target=end_when_told, args=given, name="signals", daemon=True)
     thread.start()
     try:
-        yield
+        yield stopping
     finally:
         signal.set_wakeup_fd(woken)
         for number, handler in before.items():
@@ -316,10 +328,11 @@ def ending_at_once() -> Iterator[None]:
         told.close()
 
 
-def end_when_told(told: socket.socket) -> None:
+def end_when_told(told: socket.socket, stopping: Stopping) -> None:
     """Each byte is the number of a signal that this process handles."""
     while said := told.recv(1):
         if said[0] in (signal.SIGTERM, signal.SIGINT):
+            stopping.others()
             stop(said[0])
 
 

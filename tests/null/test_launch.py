@@ -210,9 +210,48 @@ time.sleep(300)
         wait_for(rank, "Z")
 
 
-def wait_for(pid: int, state: str) -> None:
+@pytest.mark.parametrize("how", ["a signal", "another's end"])
+def test_a_start_that_ends_at_once_leaves_no_rank_that_is_busy(how: str) -> None:
+    own = f"""
+import os, signal, subprocess, sys, time
+from tensorfold.tools import launch
+from tensorfold.tools.serve import ending_at_once
+launch.LAST_SECONDS = 0.1
+
+def start(rank, ranks, port):
+    line = "import time; time.sleep(300)" if rank == 1 else "import sys; sys.stdin.read()"
+    return subprocess.Popen([sys.executable, "-c", line], stdin=subprocess.PIPE)
+
+launch.start = start
+with ending_at_once() as stopping, launch.launched(3) as found:
+    stopping.others = found.kill
+    first, second = found.children
+    print(first.pid, second.pid, flush=True)
+    if {how!r} == "a signal":
+        os.kill(os.getpid(), signal.SIGTERM)
+    else:
+        second.kill()
+    time.sleep(300)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", ATTACHED + own],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    for pid in map(int, done.stdout.split()):
+        wait_for(pid, "Z", 0.5)
+    said = {
+        "a signal": (0, "stopped by SIGTERM before it was ready to serve"),
+        "another's end": (2, "rank 2 ended before it was ready, with status -9"),
+    }
+    assert (done.returncode, done.stderr) == (said[how][0], f"tensorfold: {said[how][1]}\n")
+
+
+def wait_for(pid: int, state: str, seconds: float = 5) -> None:
     """Until a process is in that state, or is no more where it is to be gone."""
-    last = time.monotonic() + 5
+    last = time.monotonic() + seconds
     found = ""
     while found != state and time.monotonic() < last:
         try:

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from tensorfold.core.errors import StartError
-from tensorfold.tools.serve import serve
+from tensorfold.tools.serve import Stopping, serve
 
 
 @pytest.mark.parametrize(
@@ -16,7 +16,7 @@ from tensorfold.tools.serve import serve
 def test_an_origin_that_no_page_has_is_refused(origin: str) -> None:
     words = re.escape(f"--cors is {origin!r}, and an origin is")
     with pytest.raises(StartError, match=words):
-        serve("", {"port": "0"}, {"TF_CORS": origin})
+        serve("", {"port": "0"}, {"TF_CORS": origin}, Stopping())
 
 
 @pytest.mark.parametrize(
@@ -24,9 +24,9 @@ def test_an_origin_that_no_page_has_is_refused(origin: str) -> None:
 )
 def test_an_origin_that_a_page_has_is_taken(origin: str) -> None:
     with pytest.raises(StartError, match="no backend 'none'"):
-        serve("", {"port": "0", "backend": "none"}, {"TF_CORS": origin})
+        serve("", {"port": "0", "backend": "none"}, {"TF_CORS": origin}, Stopping())
 
 
 def test_an_empty_address_is_refused() -> None:
     with pytest.raises(StartError, match="--host is empty"):
-        serve("", {"port": "0"}, {"TF_HOST": ""})
+        serve("", {"port": "0"}, {"TF_HOST": ""}, Stopping())
