@@ -130,6 +130,15 @@ def test_a_reply_repeats_itself_alone(
     assert [alone(engine, asked).proof() for asked in orders[:6]] == proofs[:6]
 
 
+def test_the_first_replies_after_a_start_are_those_of_every_later_one(
+    orders: list[Asked], proofs: list[tuple[str, object]]
+) -> None:
+    for first in (1, 6):
+        engine = opened()
+        chosen = [first, 3, first]
+        assert [alone(engine, orders[n]).proof() for n in chosen] == [proofs[n] for n in chosen]
+
+
 @settings(
     max_examples=12,
     deadline=None,
