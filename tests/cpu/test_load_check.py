@@ -258,6 +258,31 @@ def test_the_real_verdict_catches_blocks_that_depend_on_one_another() -> None:
     assert not all(checks.holds(call, candidate, [64, 128]) for call in calls)
 
 
+@pytest.mark.parametrize(("name", "counted"), [("kda_steps", 0), ("kda_blocks", 5)])
+def test_the_real_verdict_catches_states_that_depend_on_company(name: str, counted: int) -> None:
+    """Outputs are right, and what is left in the streams' states is not."""
+
+    def leaving(*args: Any) -> Tensor:
+        out: Tensor = candidates()[name][0].call(*args)
+        if args[counted].shape[0] > 1:
+            args[-1].mul_(1 + 1e-6)
+        return out
+
+    calls = recorded(name)
+    candidate = Candidate(label="dishonest", call=leaving, library=True)
+    assert not all(checks.holds(call, candidate, [64, 128]) for call in calls)
+
+
+def test_the_real_verdict_catches_picks_that_depend_on_how_far_is_looked() -> None:
+    def picks(*args: Any) -> Tensor:
+        found: Tensor = candidates()["pick_tokens"][0].call(*args)
+        return found + args[-1]
+
+    calls = recorded("pick_tokens")
+    candidate = Candidate(label="dishonest", call=picks, library=True)
+    assert not all(checks.holds(call, candidate, [64, 128]) for call in calls)
+
+
 def test_an_op_that_nothing_called_is_not_said_to_hold() -> None:
     chosen, found = checks.choose({"linear": candidates()["linear"]}, [], 128)
     assert found == {"rows:linear": None}

@@ -90,9 +90,11 @@ def test_tokens_of_a_round_leave_between_the_next_launch_and_its_landing() -> No
     assert events.count("deliver 1 2") == 7
 
 
-def test_a_finished_streams_end_leaves_before_the_host_rests() -> None:
+@pytest.mark.parametrize("most", [1, 2])
+def test_a_finished_streams_end_leaves_before_the_host_rests(most: int) -> None:
+    """Of one that ends with its prompt's first token, and of one that ends in a round."""
     rig = Rig()
-    rig.submit(job(1, most=1))
+    rig.submit(job(1, most=most, draft=False))
     assert not rig.host.turn()
     rig.check()
 

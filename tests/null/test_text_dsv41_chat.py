@@ -82,6 +82,8 @@ def test_a_later_system_message_and_reasoning_before_the_last_question() -> None
     )
     wanted = ("B", "S", THINK, "U", "old", "A", "</think>", "old answer", "E")
     assert render(*turns) == shown(*wanted, "S", "new policy", "U", "now", "A", "<think>")
+    # It is itself what was last asked, where nothing else is.
+    assert render(*turns[:-1]) == shown(*wanted, "S", "new policy", "A", "<think>")
 
 
 @pytest.mark.parametrize(
