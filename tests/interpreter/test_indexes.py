@@ -112,6 +112,28 @@ def test_rows_cut_into_runs_keep_what_they_keep_whole(run: int, top: int) -> Non
         assert found[row].tolist() == wanted + [-1] * (top - len(wanted))
 
 
+@pytest.mark.parametrize("run", [64, 4096])
+@pytest.mark.parametrize("top", [1, 5, 60])
+def test_scores_that_are_no_numbers_list_nothing_that_a_row_does_not_see(
+    run: int, top: int
+) -> None:
+    """Whatever a ruined row lists is read of the memory of all: it may be wrong, not elsewhere."""
+    bits = (0x7FC00000, 0x7FFFFFFF, -1, -0x400000, 0x7F800000, -0x800000)
+    bad = torch.tensor(bits, dtype=torch.int32).view(torch.float32)
+    sound = torch.rand(90, generator=torch.Generator().manual_seed(8))
+    score = torch.stack([sound, sound, bad.repeat(15), *(one.repeat(90) for one in bad)])
+    score[1, ::3] = bad.repeat(5)
+    seen = torch.tensor([90, 77, 90, 90, 77, 90, 41, 90, 90])
+    found = torch.full((len(seen), top), 99)
+    best(score, Select(seen, 0, 1), top, found, tokens=False, run=run)
+    for row, count in enumerate(seen.tolist()):
+        listed = [place for place in found[row].tolist() if place != -1]
+        assert listed == sorted(set(listed))
+        assert all(0 <= place < count for place in listed)
+        assert found[row].tolist() == listed + [-1] * (top - len(listed))
+    assert found[0].tolist() == pick_rows.best(sound, top)
+
+
 @pytest.mark.parametrize("keep", [0, 2])
 def test_rows_that_see_nothing_or_little_list_it_all(keep: int) -> None:
     generator = torch.Generator().manual_seed(7)
