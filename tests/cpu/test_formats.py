@@ -176,6 +176,25 @@ def test_a_reply_is_the_same_alone_and_among_others(engine: TorchEngine) -> None
         engine.close(stream)
 
 
+@pytest.mark.parametrize("guesses", [1, 2])
+def test_a_reply_is_the_same_under_guesses_right_and_wrong(
+    engine: TorchEngine, guesses: int
+) -> None:
+    """In so narrow a format near ties are many, and a row's last bit decides them."""
+    ask = Asked(prompt=tuple(range(3, 40)), most=40, seed=5)
+    solo = alone(engine, ask)
+    told = begin(engine, 1, ask)
+    fill_all(engine, told)
+    while not told.done:
+        place = len(told.tokens)
+        coming = solo.tokens[place : min(place + guesses, ask.most - 1)]
+        if place % 3 == 0 and coming:
+            coming[place % len(coming)] ^= 1
+        step(engine, [told], {1: coming})
+    engine.close(1)
+    assert told.proof() == solo.proof()
+
+
 WIDE_WEIGHTS = {
     "glm53": ("hc_attn_fn", "hc_ffn_base", "A_log", "q_conv1d.weight", "mlp.gate.weight"),
     "dsv41": ("hc_attn_fn", "attn_sink", "ffn.gate.weight", "ffn.gate.bias", "engram.q_weight"),
