@@ -29,7 +29,7 @@ from tensorfold.plugins.manager import discover
 from tensorfold.tools.arguments import Parser, exit_code, numbers, positive
 from tensorfold.tools.bench_decode import RAW
 from tensorfold.tools.decode import engines
-from tensorfold.tools.launch import end_at_once, given_place, launched, leave, tether
+from tensorfold.tools.launch import end_at_once, given_place, launched, leave, tether, told
 
 # Rounds before the first that is timed.
 WARM = 3
@@ -65,10 +65,14 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     place = given_place(environ)
     if place is not None:
         tether(environ)
-        return ranked(options, place, leave)
+        with told("bench_expert_cut", environ, leave):
+            return ranked(options, place, leave)
     if options.ranks < 2:
         raise StartError(f"--ranks is {options.ranks}: nothing is cut for less than 2")
-    with launched(options.ranks) as launch:
+    with (
+        launched(options.ranks) as launch,
+        told("bench_expert_cut", environ, launch.left, launch.why),
+    ):
         launch.met.set()
         return ranked(options, launch.place, launch.left)
 

@@ -50,7 +50,7 @@ from tensorfold.tools.decode.floors import Floors
 from tensorfold.tools.decode.profiling import Kernel, index_kernels, kernels, share_of
 from tensorfold.tools.decode.ranked import Spied, exchange_seconds, likely_words
 from tensorfold.tools.decode.split_figures import ARMS, WHOLE, judged
-from tensorfold.tools.launch import given_place, kept, launched, leave, tether
+from tensorfold.tools.launch import given_place, kept, launched, leave, tether, told
 from tensorfold.tools.sim.report import Outcome, document, show
 
 POSITION, ROOM, REPLY = 2048, 256, 4
@@ -93,10 +93,14 @@ def run(options: argparse.Namespace) -> int:
             raise StartError(f"--ranks is {options.ranks}, and there are {place.share.ranks}")
         if place.share.rank:
             tether(os.environ)
-        return of_rank(options, place, left=leave)
+        with told("bench_split", os.environ, leave):
+            return of_rank(options, place, left=leave)
     if options.ranks == 1:
         return of_rank(options, None)
-    with launched(options.ranks) as launch:
+    with (
+        launched(options.ranks) as launch,
+        told("bench_split", os.environ, launch.left, launch.why),
+    ):
         return of_rank(options, launch.place, launch.met.set, launch.left)
 
 
