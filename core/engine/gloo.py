@@ -21,6 +21,8 @@ Made = TypeVar("Made")
 START = timedelta(minutes=30)
 FORWARD = timedelta(seconds=4)
 LOOPBACK = "127.0.0.1"
+# Of a store that others use, too.
+RANKS = "tensorfold/ranks"
 
 
 class GlooGroup:
@@ -96,6 +98,12 @@ def met(place: Place, group: Callable[[dist.Store], Made]) -> Made:
             wait_for_workers=False,
             master_listen_fd=place.listener,
         )
+        first = store.compare_set(RANKS, "", str(place.share.ranks)).decode()
+        if first != str(place.share.ranks):
+            raise StartError(
+                f"rank {place.share.rank} is one of {place.share.ranks}, and who came before it to "
+                f"{place.host} port {place.port} is one of {first}"
+            )
         return group(store)
     except RuntimeError as error:
         raise StartError(

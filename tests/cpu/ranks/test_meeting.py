@@ -20,8 +20,9 @@ from tensorfold.core.engine.index_split import IndexSplit
 from tensorfold.core.engine.ranks import leading
 from tensorfold.core.engine_api import RankBytes
 from tensorfold.core.errors import StartError
+from tensorfold.core.share import Share
 from tests.cpu.driving import CKPT, variant
-from tests.cpu.ranks.running import on_ranks, opened_at
+from tests.cpu.ranks.running import free_port, on_ranks, opened_at
 
 
 def refused(place: Place, folders: list[Path], flags: list[dict[str, Any]], version: str) -> str:
@@ -195,6 +196,20 @@ def leaving(place: Place, when: str) -> str:
         except StartError as error:
             return str(error)
     return refused(place, [CKPT, CKPT], [{}, {}], "")
+
+
+def test_a_rank_of_another_number_of_ranks_is_refused_and_waits_for_nobody() -> None:
+    port = free_port()
+
+    def met(rank: int, ranks: int) -> object:
+        share = Share(rank=rank, ranks=ranks)
+        place = Place(share=share, host="127.0.0.1", port=port, local=rank)
+        return gloo.met(place, lambda store: store)
+
+    first = met(0, 2)
+    with pytest.raises(StartError, match=r"rank 2 is one of 3, and who came before it to .* of 2"):
+        met(2, 3)
+    assert first != met(1, 2)
 
 
 def told_to_all(place: Place) -> list[bytes]:
