@@ -7,6 +7,7 @@ could happen.
 
 from __future__ import annotations
 
+import logging
 import secrets
 import socket
 import threading
@@ -47,6 +48,7 @@ from tensorfold.core.errors import (
 if TYPE_CHECKING:
     from tensorfold.core.engine.group import Group
 
+LOG = logging.getLogger("tensorfold.ranks")
 Result = TypeVar("Result")
 
 # What a call may raise that is an outcome as good as any.
@@ -232,6 +234,9 @@ def follow(engine: Engine, link: Follower) -> None:
             if isinstance(error, RuntimeError):
                 # As on rank 0: another rank's end may be why, and is told by that.
                 link.thread.join(REASON_SECONDS)
+            if not isinstance(error, EngineLost | RankGone):
+                # Before it is told: rank 0 then ends this process.
+                LOG.error("rank 0's call failed here: %s", in_words(error), exc_info=error)
             link.lose(in_words(error))
             raise
         else:

@@ -65,7 +65,7 @@ ERRORS = [EngineFault("mine"), RuntimeError("mine"), MemoryError("mine")]
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("odd", [0, 2], ids=["rank 0", "another"])
 def test_no_rank_waits_for_one_that_failed_alone_and_all_have_its_words(
-    odd: int, error: Exception
+    odd: int, error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     together = threading.Barrier(3)
     own, *others = (Waiting(together, error if odd == rank else None, at=3) for rank in range(3))
@@ -85,6 +85,12 @@ def test_no_rank_waits_for_one_that_failed_alone_and_all_have_its_words(
         assert {end.reason for end in reader.ends.values()} == {"lost"}
         waiting = [rank for rank in (1, 2) if rank != odd]
         eventually(lambda: seen.lost.count(words) >= len(waiting))
+    # Where it failed is shown where it did, and nowhere that another's end is why.
+    shown = [record for record in caplog.records if record.name == "tensorfold.ranks"]
+    assert len(shown) == (odd > 0 and not isinstance(error, EngineFault))
+    for record in shown:
+        assert record.exc_info is not None
+        assert record.exc_info[1] is error
     # Nobody's forward is taken for another's.
     assert max(rank.taken for rank in (own, *others)) <= 3
 
