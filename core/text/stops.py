@@ -9,18 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 
-def borders(text: str) -> list[int]:
-    """For every prefix, the length of its longest proper suffix that is a prefix (Knuth, Morris,
-    Pratt 1977)."""
-    table = [0] * len(text)
-    length = 0
-    for index in range(1, len(text)):
-        while length and text[index] != text[length]:
-            length = table[length - 1]
-        if text[index] == text[length]:
-            length += 1
-        table[index] = length
-    return table
+def grow(borders: list[int], text: str) -> None:
+    """Add the border of the next prefix: the length of its longest proper suffix that is a prefix
+    (Knuth, Morris, Pratt 1977)."""
+    index, length = len(borders), borders[-1]
+    while length and text[index] != text[length]:
+        length = borders[length - 1]
+    borders.append(length + 1 if text[index] == text[length] else length)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,12 +29,13 @@ class Found:
 
 class Finder:
     """Watches for the first of some strings to be complete, and of several complete at once the
-    longest. Holds back only what may still become one of them."""
+    longest. Holds back only what may still become one of them. What it knows of a string grows with
+    what was seen of it: a request may bring long ones, and many replies."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         assert all(texts), texts
         self.texts = tuple(texts)
-        self.tables = [borders(text) for text in self.texts]
+        self.tables = [[0] for _ in self.texts]
         self.states = [0] * len(self.texts)
         self.held = ""
 
@@ -61,13 +57,15 @@ class Finder:
         """Advance every string by one character; the longest one that is now complete, or ''."""
         matched = ""
         for index, text in enumerate(self.texts):
-            state = self.states[index]
+            state, borders = self.states[index], self.tables[index]
             while state and text[state] != character:
-                state = self.tables[index][state - 1]
+                state = borders[state - 1]
             if text[state] == character:
                 state += 1
+                if state > len(borders):
+                    grow(borders, text)
             if state == len(text):
-                state = self.tables[index][state - 1]
+                state = borders[state - 1]
                 matched = max(matched, text, key=len)
             self.states[index] = state
         return matched

@@ -160,6 +160,20 @@ def test_a_stop_is_found_in_every_short_text() -> None:
             assert (before + finder.flush(), stopped) == first_stop(text, [stop])
 
 
+def test_a_reader_costs_the_same_however_long_its_stops_are() -> None:
+    """A request may have thousands of replies, each read on the thread that serves everyone."""
+
+    def seconds(length: int) -> float:
+        stops = tuple("ab"[index % 2] * length + str(index) for index in range(64))
+        began = time.process_time()
+        for _ in range(100):
+            Reader(rules(stops=stops)).feed([id_of("a")])
+        return time.process_time() - began
+
+    seconds(9)
+    assert seconds(4096) < 3 * seconds(9) + 0.05
+
+
 def cut(*pieces: str) -> list[int]:
     """Tokens of exactly these texts, added to the vocabulary as they are asked for."""
     tokenizer = byte_level_tokenizer()
