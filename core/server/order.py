@@ -49,8 +49,11 @@ def make_order(
     jobs: list[Job] = []
     rules: list[ReadingRules] = []
     texts: list[bytes] = []
+    ends = params.stop_token_ids
+    if not params.ignore_eos:
+        ends |= service.text.end_ids
     for prompt in prompts:
-        reading = rules_of(service, params, prompt, chat=chat)
+        reading = rules_of(service, params, prompt, ends, chat=chat)
         most = reply_bound(service, params, len(prompt.ids), chat=chat)
         text = decimals(prompt.ids)
         texts.append(text)
@@ -69,9 +72,11 @@ def make_order(
     )
 
 
-def rules_of(service: Service, params: Params, prompt: Prompt, *, chat: bool) -> ReadingRules:
+def rules_of(
+    service: Service, params: Params, prompt: Prompt, ends: frozenset[int], *, chat: bool
+) -> ReadingRules:
+    """`ends` are of all prompts: a request may have many of both."""
     text = service.text
-    ends = params.stop_token_ids if params.ignore_eos else params.stop_token_ids | text.end_ids
     if chat:
         return text.chat_rules(
             prompt, stops=params.stops, end_tokens=ends, skip_special=params.skip_special_tokens

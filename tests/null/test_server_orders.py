@@ -74,6 +74,18 @@ async def test_every_field_reaches_its_job(monkeypatch: pytest.MonkeyPatch) -> N
     assert (completion.logprobs, completion.end_tokens) == (0, {96})
 
 
+async def test_many_replies_hold_what_they_have_in_common_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A request may bring hundreds of prompts beside every token of a vocabulary as an end."""
+    async with server() as client:
+        jobs = watch_jobs(client, monkeypatch)
+        await client.plain(prompt=["abc", "d"], n=2, stop_token_ids=list(range(90)), stop="x")
+    assert len(jobs) == 4
+    assert len({id(job.end_tokens) for job in jobs}) == 1
+    assert [id(job.prompt) for job in jobs[::2]] == [id(job.prompt) for job in jobs[1::2]]
+
+
 async def test_defaults_are_the_checkpoints_then_the_settings_then_the_requests(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
