@@ -33,6 +33,18 @@ class RequestError(Exception):
         self.retry_after = retry_after
 
 
+# What a client is told to wait for a server that goes away.
+RESTART_SECONDS = 10
+CLOSED_WORDS = "the server is shutting down"
+
+
+def unavailable(words: str) -> RequestError:
+    """A request to a server that takes no work any more: 503, and when to try another time."""
+    return RequestError(
+        words, status=503, kind="server_error", code="unavailable", retry_after=RESTART_SECONDS
+    )
+
+
 class StartError(Exception):
     """A start that cannot succeed, told in one sentence; the process exits with code 2."""
 

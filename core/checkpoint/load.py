@@ -12,6 +12,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from tensorfold.core.backend_api import Progress
+from tensorfold.core.checkpoint.folder import held
 from tensorfold.core.checkpoint.header import Shard, Stored
 from tensorfold.core.errors import StartError
 from tensorfold.core.family_api import TensorSpec
@@ -47,9 +48,8 @@ def part(spec: TensorSpec, share: Share) -> int:
 
 def elements(spec: TensorSpec, share: Share) -> int:
     """How many numbers of a tensor a rank reads."""
-    first, last = share.run(spec.units)
     if spec.unit is not None:
-        return prod(spec.shape) if first <= spec.unit < last else 0
+        return prod(spec.shape) if held(spec, share) else 0
     return prod(spec.shape) * part(spec, share) // spec.units
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from tensorfold.core.drafter_api import HostDrafter
 from tensorfold.core.engine_api import Engine, Memory
-from tensorfold.core.errors import EngineLost, RequestError
+from tensorfold.core.errors import CLOSED_WORDS, EngineLost, RequestError, unavailable
 from tensorfold.core.lane_host import fills
 from tensorfold.core.lane_host.drafting import Drafting
 from tensorfold.core.lane_host.figures import Figures
@@ -29,10 +29,8 @@ __all__ = ["Host", "HostOptions"]
 
 NOW = float("-inf")
 DEFAULTS = HostOptions()
-CLOSED_WORDS = "the server is shutting down"
 CONTEXTS_QUEUED = 64
 LOOK_SECONDS = 0.25
-RESTART_SECONDS = 10  # what a client is told to wait for a server that goes away
 
 
 class Host:
@@ -176,13 +174,7 @@ class Host:
         if self._lost is None and self._deadline is None:
             return
         words = CLOSED_WORDS if self._lost is None else f"the engine is lost: {self._lost}"
-        raise RequestError(
-            words,
-            status=503,
-            kind="server_error",
-            code="unavailable",
-            retry_after=RESTART_SECONDS,
-        )
+        raise unavailable(words)
 
     def _refuse_if_full(self, jobs: Sequence[Job]) -> None:
         """Bounds hold for what waits; with nothing waiting one submission always may."""

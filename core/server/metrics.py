@@ -18,10 +18,26 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from tensorfold.core.engine_api import Memory
-from tensorfold.core.lane_host.stream import End, HostStats
+from tensorfold.core.lane_host.stream import (
+    CANCELLED,
+    CLOSING,
+    END_TOKEN,
+    LENGTH,
+    STOP,
+    End,
+    HostStats,
+)
 
 SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)
 TOKENS = tuple(2**power for power in range(0, 21, 2))
+# How an end is counted, under vLLM's names; any other is an error.
+REASONS = {
+    END_TOKEN: "stop",
+    STOP: "stop",
+    LENGTH: "length",
+    CANCELLED: "abort",
+    CLOSING: "abort",
+}
 
 
 class HostCollector(Collector):
@@ -155,12 +171,3 @@ class Metrics:
 
     def text(self) -> bytes:
         return generate_latest(self.registry)
-
-
-REASONS = {
-    "end_token": "stop",
-    "stop": "stop",
-    "length": "length",
-    "cancelled": "abort",
-    "closing": "abort",
-}

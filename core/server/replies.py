@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tensorfold.core.engine_api import TokenLogprob
-from tensorfold.core.errors import RequestError
+from tensorfold.core.errors import RequestError, unavailable
 from tensorfold.core.lane_host.stream import (
     CLOSING,
     END_TOKEN,
@@ -22,7 +22,6 @@ from tensorfold.core.lane_host.stream import (
     Job,
 )
 from tensorfold.core.server.order import Order
-from tensorfold.core.server.service import unavailable
 from tensorfold.core.text import Part, Reader, ReadingRules, Vocabulary
 
 FINISH_REASONS = {END_TOKEN: "stop", STOP: "stop", LENGTH: "length"}

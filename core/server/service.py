@@ -13,7 +13,7 @@ from typing import TypeVar
 from aiohttp import web
 
 from tensorfold.core.engine_api import Info
-from tensorfold.core.errors import RequestError
+from tensorfold.core.errors import CLOSED_WORDS, RequestError, unavailable
 from tensorfold.core.lane_host.host import Host
 from tensorfold.core.server.bodies import BULK_BYTES, Bodies
 from tensorfold.core.server.mailroom import Mailroom
@@ -26,7 +26,6 @@ from tensorfold.core.text import Text
 LOG = logging.getLogger("tensorfold.server")
 Result = TypeVar("Result")
 MOST_NAMES_LOGGED, MOST_NAME_LOGGED = 1000, 80
-RETRY_SECONDS = 10
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,7 +76,7 @@ class Service:
         if stats.lost is not None:
             raise unavailable(f"the engine is lost: {stats.lost}")
         if stats.closing or not stats.alive:
-            raise unavailable("the server is shutting down")
+            raise unavailable(CLOSED_WORDS)
 
     def log_unknown(self, names: set[str]) -> None:
         """Tell once of each field that is ignored, by the start of its name."""
@@ -96,10 +95,4 @@ def unknown_model(name: str, known: Sequence[str]) -> RequestError:
         status=404,
         code="model_not_found",
         param="model",
-    )
-
-
-def unavailable(words: str) -> RequestError:
-    return RequestError(
-        words, status=503, kind="server_error", code="unavailable", retry_after=RETRY_SECONDS
     )

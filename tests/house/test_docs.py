@@ -71,3 +71,10 @@ def test_every_file_of_the_tree_that_is_named_is_there(page: Path) -> None:
     named = re.findall(rf"`((?:{folders})/[\w./-]+)`", page.read_text("utf-8"))
     gone = [name for name in named if not (CHECKOUT / name).exists()]
     assert gone == []
+
+
+def test_every_target_of_make_is_there(page: Path) -> None:
+    makefile = (CHECKOUT / "Makefile").read_text("utf-8")
+    targets = re.findall(r"(?:^|`)make ([a-z]+)", page.read_text("utf-8"), re.MULTILINE)
+    gone = [name for name in targets if not re.search(rf"^{name}:", makefile, re.MULTILINE)]
+    assert gone == []

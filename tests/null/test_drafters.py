@@ -126,6 +126,34 @@ def test_a_guess_that_its_drafter_changes_afterwards_stays_as_it_was() -> None:
     assert (guess.tokens, guess.own) == ((5, 6), (0.5, 0.5))
 
 
+@pytest.mark.parametrize(
+    ("forced", "left"),
+    [
+        ((), (5, 6, 7)),
+        ((5,), (6, 7)),
+        ((5, 6), (7,)),
+        ((5, 6, 7), None),
+        ((6,), None),
+        ((5, 7), None),
+    ],
+)
+def test_the_heads_guesses_behind_what_is_forced_stand_if_they_foresaw_it(
+    forced: tuple[int, ...], left: tuple[int, ...] | None
+) -> None:
+    guessers = Guessers([], 97)
+    guessing = guessers.begin(1, (1, 2), [3])
+    guessing.head = (5, 6, 7), (0.9, 0.6, 0.3)
+    whole = guessers.propose(1, guessing, 4, ())[0]
+    found = guessers.propose(1, guessing, 4, forced)
+    if left is None:
+        assert found == []
+        return
+    (guess,) = found
+    past = len(forced)
+    assert (guess.tokens, guess.own) == (left, (0.9, 0.6, 0.3)[past:])
+    assert list(guess.chances) == list(whole.chances)[past:]
+
+
 def test_two_sources_of_one_name_are_refused() -> None:
     with pytest.raises(AssertionError, match="a drafter's name is taken"):
         Guessers([Copies(), Copies()], 97)

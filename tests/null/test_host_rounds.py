@@ -80,6 +80,11 @@ def test_rows_are_granted_to_where_the_rate_is_highest_even_over_a_step_of_costs
     assert share(four, 8, cheap) == [1, 1, 1, 1]
 
 
+def test_of_equal_rates_the_fewest_rows_are_granted() -> None:
+    assert share([offer(0.5)], 2, [0.0, 2.0, 3.0]) == [0]
+    assert share([offer(1.0, 0.5)], 3, [0.0, 2.0, 3.5, 4.375]) == [1]
+
+
 def test_what_a_round_takes_besides_makes_its_rows_cheaper() -> None:
     costs = [0.0, 1.0, 1.6]
     assert share([offer(0.5)], 2, costs) == [0]

@@ -38,6 +38,18 @@ def test_a_broken_tokenizer_is_named(tmp_path: Path, tokenizer: str, words: str)
     assert "tokenizer.json" in str(raised.value)
 
 
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_decoder_that_is_a_sequence_of_one_is_what_it_holds(tmp_path: Path, depth: int) -> None:
+    tokenizer = json.loads(byte_level_tokenizer().to_str())
+    for _ in range(depth):
+        tokenizer["decoder"] = {"type": "Sequence", "decoders": [tokenizer["decoder"]]}
+    text = load(write_folder(tmp_path, tokenizer=json.dumps(tokenizer)), end_ids=())
+    assert text.vocabulary.decode(text.encode("a b \u00e9", 0)) == "a b \u00e9"
+    tokenizer["decoder"] = {"type": "Sequence", "decoders": [tokenizer["decoder"]] * 2}
+    with pytest.raises(StartError, match="its decoder is Sequence"):
+        load(write_folder(tmp_path, tokenizer=json.dumps(tokenizer)), end_ids=())
+
+
 def test_a_tokenizer_that_lacks_a_byte_is_refused(tmp_path: Path) -> None:
     lacking = json.loads(byte_level_tokenizer().to_str())
     vocab = lacking["model"]["vocab"]

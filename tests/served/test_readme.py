@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from tensorfold.tools.cli import TOOLS
 from tests.served.processes import Process, serving
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -53,12 +52,3 @@ def test_the_first_request_by_the_openai_package_streams_an_answer(process: Proc
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
     )
     assert "Ada" in done.stdout, done.stdout
-
-
-def test_every_command_and_every_linked_file_exists() -> None:
-    named = set(re.findall(r"\.venv/bin/tensorfold (\w+)", README))
-    assert named <= set(TOOLS), named
-    for link in re.findall(r"\]\(([^)#]+)\)", README):
-        assert link.startswith("http") or (ROOT / link).exists(), link
-    for target in re.findall(r"^make (\w+)", README, re.MULTILINE):
-        assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
