@@ -77,6 +77,7 @@ class EventStream:
         self.request = request
         self.reader_timeout = reader_timeout
         self.response = response or web.StreamResponse(headers=HEADERS)
+        self.at_once = 0  # bytes since others had their turn
 
     async def open(self) -> None:
         transport = self.request.transport
@@ -113,6 +114,11 @@ class EventStream:
         await self.write_bytes(text.encode())
 
     async def write_bytes(self, data: bytes) -> None:
+        self.at_once += len(data)
+        if self.at_once > MOST_WAITING:
+            # A reader that takes all at once would have all that it is owed made before anyone's.
+            self.at_once = 0
+            await asyncio.sleep(0)
         if self.waiting() > MOST_WAITING:
             await self.wait_for_reader()
         try:

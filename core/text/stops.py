@@ -35,7 +35,7 @@ class Finder:
     def __init__(self, texts: Sequence[str]) -> None:
         assert all(texts), texts
         self.texts = tuple(texts)
-        self.tables = [[0] for _ in self.texts]
+        self.tables: dict[int, list[int]] = {}
         self.states = [0] * len(self.texts)
         self.held = ""
 
@@ -57,16 +57,19 @@ class Finder:
         """Advance every string by one character; the longest one that is now complete, or ''."""
         matched = ""
         for index, text in enumerate(self.texts):
-            state, borders = self.states[index], self.tables[index]
-            while state and text[state] != character:
-                state = borders[state - 1]
+            state = self.states[index]
+            if state:
+                borders = self.tables[index]
+                while state and text[state] != character:
+                    state = borders[state - 1]
             if text[state] == character:
                 state += 1
+                borders = self.tables.setdefault(index, [0])
                 if state > len(borders):
                     grow(borders, text)
-            if state == len(text):
-                state = borders[state - 1]
-                matched = max(matched, text, key=len)
+                if state == len(text):
+                    state = borders[state - 1]
+                    matched = max(matched, text, key=len)
             self.states[index] = state
         return matched
 

@@ -53,3 +53,36 @@ async def test_a_reader_that_takes_nothing_is_waited_for_no_longer_than_the_limi
     with pytest.raises(ReaderGone, match=r"took nothing for 0\.05 s"):
         await stream_over(transport, 0.05).wait_for_reader()
     assert transport.aborted
+
+
+class Taken:
+    """A response whose reader takes all that is written, at once."""
+
+    def __init__(self) -> None:
+        self.size = 0
+
+    async def write(self, data: bytes) -> None:
+        self.size += len(data)
+
+
+async def test_a_reader_that_is_owed_much_and_takes_it_at_once_holds_nobody_up() -> None:
+    turns, chunks, response = 0, 2000, Taken()
+
+    async def beside() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    transport = Transport(pause=None)
+    transport.size = 0
+    events = EventStream(cast(web.Request, None), 1.0, cast(web.StreamResponse, response))
+    events.transport = cast(Any, transport)
+    other = asyncio.create_task(beside())
+    for _ in range(chunks):
+        await events.send({"text": "x" * 1000})
+    other.cancel()
+    assert response.size > chunks * 1000
+    # Others have theirs often enough, and not so often that it costs.
+    most = response.size / MOST_WAITING
+    assert most / 2 < turns < most + 2
