@@ -26,7 +26,7 @@ import aiohttp
 
 from tensorfold.core.errors import StartError
 from tensorfold.core.settings import add_flags, switches
-from tensorfold.tools.arguments import Parser, seconds
+from tensorfold.tools.arguments import Parser, at_least, seconds
 from tensorfold.tools.asking import Answer, Ask, NoReply, Server, connect
 from tensorfold.tools.bench_bursts import COMMAND, serving
 
@@ -109,8 +109,8 @@ def asks_of(info: Mapping[str, Any], tokens: int) -> list[Ask]:
     """As many different asks as lanes, at least two: short and long prompts, greedy and sampled,
     ending at different times."""
     room = info["context"] - tokens
-    if room < 1 or tokens < 4:
-        raise StartError(f"--tokens {tokens}: at least 4, and fewer than the context")
+    if room < 1:
+        raise StartError(f"--tokens is {tokens}, and the context holds {info['context']}")
     piece = piece_rows(info)
     long = [60, 3 * piece, 6 * piece, 4 * info.get("chunk_rows", 0)]
     found = []
@@ -346,7 +346,7 @@ def main(arguments: Sequence[str]) -> int:
         metavar="BASE|DIR|NAME",
         help="a running server's address, a checkpoint's folder or a bundled model's name",
     )
-    parser.add_argument("--tokens", type=int, default=24, help="tokens of a reply [24]")
+    parser.add_argument("--tokens", type=at_least(4), default=24, help="tokens of a reply [24]")
     parser.add_argument(
         "--timeout", type=seconds, default=600.0, metavar="SECONDS", help="of one reply [600]"
     )

@@ -255,6 +255,8 @@ def find_defaults(folder: Path, generation: Mapping[str, Any]) -> Defaults:
             raise StartError(f"{path}: {name} must be a number, not {value!r}")
         if not least <= value <= most or (name == "top_p" and value == 0):
             raise StartError(f"{path}: {name} is {value!r}, outside {least} to {most}")
+        if name == "top_k" and value != int(value):
+            raise StartError(f"{path}: {name} must be a whole number, not {value!r}")
         found[name] = int(value) if name == "top_k" else float(value)
     if generation.get("do_sample") is False:
         found["temperature"] = 0.0
