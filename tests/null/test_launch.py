@@ -241,7 +241,7 @@ with ending_at_once() as stopping, launch.launched(3) as found:
         check=False,
     )
     for pid in map(int, done.stdout.split()):
-        wait_for(pid, "Z", 0.5)
+        wait_for(pid, "Z")
     said = {
         "a signal": (0, "stopped by SIGTERM before it was ready to serve"),
         "another's end": (2, "rank 2 ended before it was ready, with status -9"),
@@ -249,9 +249,9 @@ with ending_at_once() as stopping, launch.launched(3) as found:
     assert (done.returncode, done.stderr) == (said[how][0], f"tensorfold: {said[how][1]}\n")
 
 
-def wait_for(pid: int, state: str, seconds: float = 5) -> None:
+def wait_for(pid: int, state: str) -> None:
     """Until a process is in that state, or is no more where it is to be gone."""
-    last = time.monotonic() + seconds
+    last = time.monotonic() + 5
     found = ""
     while found != state and time.monotonic() < last:
         try:

@@ -120,7 +120,10 @@ def test_a_call_that_did_nothing_on_one_rank_alone_ends_all_with_its_words(
         eventually(lambda: others.lost == [engine.link.lost])
 
 
-def test_ranks_that_did_nothing_go_on_though_each_says_it_in_words_of_its_own() -> None:
+def test_ranks_that_did_nothing_go_on_though_each_says_it_in_words_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(links, "ALIKE_SECONDS", 30)
     faulty = [
         replace(PLAIN, troubles=(Trouble(kind=kind, call=3, error=EngineFault(f"GPU {rank}")),))
         for rank, kind in enumerate(("round", "round", "round.land"))
@@ -144,7 +147,7 @@ def test_ranks_that_did_nothing_go_on_though_each_says_it_in_words_of_its_own() 
 def test_a_rank_whose_exchange_fails_says_so_if_nothing_else_is_why(
     gone: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ranks, "REASON_SECONDS", 0.4)
+    monkeypatch.setattr(ranks, "REASON_SECONDS", 5 if gone else 0.2)
     reset = Trouble(kind="round", call=1, error=RankGone("reset by peer"))
     one = replace(PLAIN, troubles=(reset,))
     with led(one, PLAIN, own=PLAIN) as (engine, others):
