@@ -15,7 +15,14 @@ from tensorfold.core.server.receipt import receipt, receipts, usage
 from tensorfold.core.server.replies import Reply, failure, make_replies
 from tensorfold.core.server.service import LOG, Service
 from tensorfold.core.server.shapes import Shape
-from tensorfold.core.server.sse import EventStream, ReaderGone, Written, dumps_object, send_whole
+from tensorfold.core.server.sse import (
+    EventStream,
+    ReaderGone,
+    Written,
+    dumps_object,
+    send_whole,
+    written_list,
+)
 
 Object = dict[str, Any]
 
@@ -72,10 +79,11 @@ class Answer:
             for delivery in await inbox.take():
                 reply = self.replies[delivery.stream]
                 reply.take(delivery)
+                self.shape.write_logprobs(reply)
                 if reply.end is not None and (error := failure(reply.end)):
                     raise error
         body = self.head(self.shape.whole_object) | {
-            "choices": [self.shape.whole(reply) for reply in self.replies.values()],
+            "choices": written_list(self.shape.whole(reply) for reply in self.replies.values()),
             "usage": self.usage(),
             **self.prompt_ids(),
             "tensorfold": self.receipts(),

@@ -22,6 +22,7 @@ from tensorfold.core.lane_host.stream import (
     Job,
 )
 from tensorfold.core.server.order import Order
+from tensorfold.core.server.sse import WrittenLists
 from tensorfold.core.text import Part, Reader, ReadingRules, Vocabulary
 
 FINISH_REASONS = {END_TOKEN: "stop", STOP: "stop", LENGTH: "length"}
@@ -34,6 +35,7 @@ class Reply:
 
     `tokens` are all so far. `fresh_tokens` and `fresh_logprobs` are those that no chunk has
     carried yet; the token that ends a reply has no log-probability there, as it has no text.
+    `written` holds log-probabilities of a reply that is told whole.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class Reply:
         self.tokens: list[int] = []
         self.fresh_tokens: list[int] = []
         self.fresh_logprobs: list[TokenLogprob] = []
+        self.written = WrittenLists()
         self.end: End | None = None
 
     def take(self, delivery: Delivery) -> list[Part]:

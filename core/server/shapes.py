@@ -30,8 +30,12 @@ class Shape(Protocol):
         """The choice of a reply's last chunk: a reason, no text."""
         ...
 
+    def write_logprobs(self, reply: Reply) -> None:
+        """Write the log-probabilities that have come, for `whole`."""
+        ...
+
     def whole(self, reply: Reply) -> Object:
-        """The choice of a body that was not streamed."""
+        """The choice of a body that was not streamed; values may be `Written`."""
         ...
 
 
@@ -76,18 +80,26 @@ class ChatShape:
         return {
             "index": reply.index,
             "message": message,
-            "logprobs": None,
+            "logprobs": reply.written.whole(),
             "finish_reason": reply.finish_reason,
             "stop_reason": reply.stop_reason,
-        } | self.extras(reply)
+        } | self.token_ids(reply.tokens)
+
+    def write_logprobs(self, reply: Reply) -> None:
+        _, logprobs = reply.take_fresh()
+        if self.params.logprobs is not None:
+            reply.written.add(chat_logprobs(logprobs, self.vocabulary))
 
     def extras(self, reply: Reply) -> Object:
         """Token ids and log-probabilities that no chunk has carried yet."""
         tokens, logprobs = reply.take_fresh()
-        found: Object = {"token_ids": tokens} if self.params.return_token_ids else {}
+        found = self.token_ids(tokens)
         if self.params.logprobs is not None and logprobs:
             found["logprobs"] = chat_logprobs(logprobs, self.vocabulary)
         return found
+
+    def token_ids(self, tokens: list[int]) -> Object:
+        return {"token_ids": tokens} if self.params.return_token_ids else {}
 
 
 class PlainShape:
@@ -111,7 +123,13 @@ class PlainShape:
 
     def whole(self, reply: Reply) -> Object:
         choice = self.choice(reply, reply.text("content"), reply.finish_reason)
-        return choice | {"stop_reason": reply.stop_reason} | self.extras(reply)
+        choice |= {"stop_reason": reply.stop_reason, "logprobs": reply.written.whole()}
+        return choice | self.token_ids(reply.tokens)
+
+    def write_logprobs(self, reply: Reply) -> None:
+        _, logprobs = reply.take_fresh()
+        if self.params.logprobs is not None:
+            reply.written.add(self.logprobs[reply.index].shape(logprobs))
 
     def choice(self, reply: Reply, text: str, finish_reason: str | None) -> Object:
         return {
@@ -123,7 +141,10 @@ class PlainShape:
 
     def extras(self, reply: Reply) -> Object:
         tokens, logprobs = reply.take_fresh()
-        found: Object = {"token_ids": tokens} if self.params.return_token_ids else {}
+        found = self.token_ids(tokens)
         if self.params.logprobs is not None and logprobs:
             found["logprobs"] = self.logprobs[reply.index].shape(logprobs)
         return found
+
+    def token_ids(self, tokens: list[int]) -> Object:
+        return {"token_ids": tokens} if self.params.return_token_ids else {}

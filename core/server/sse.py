@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -51,6 +51,31 @@ def dumps_object(value: Mapping[str, Any]) -> str:
         for name, item in value.items()
     ]
     return "{" + ",".join(members) + "}"
+
+
+class WrittenLists:
+    """An object of lists that grow, each entry written when it comes: what has grown long would
+    hold everyone up if all of it were written at once."""
+
+    def __init__(self) -> None:
+        self.parts: dict[str, list[str]] = {}
+
+    def add(self, lists: Mapping[str, Sequence[Any]]) -> None:
+        for name, items in lists.items():
+            if items:
+                self.parts.setdefault(name, []).append(dumps(items)[1:-1])
+
+    def whole(self) -> Written | None:
+        """All of it; none where nothing came."""
+        if not self.parts:
+            return None
+        members = (f"{dumps(name)}:[{','.join(parts)}]" for name, parts in self.parts.items())
+        return Written("{" + ",".join(members) + "}")
+
+
+def written_list(values: Iterable[Mapping[str, Any]]) -> Written:
+    """A list of objects whose own values may be `Written` already."""
+    return Written("[" + ",".join(map(dumps_object, values)) + "]")
 
 
 def error_object(error: RequestError) -> dict[str, Any]:
