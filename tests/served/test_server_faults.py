@@ -84,7 +84,9 @@ async def test_a_client_that_leaves_takes_all_of_its_replies_along(stream: bool)
             (await asked).close()
         else:
             asked.cancel()
-        await asyncio.sleep(0.02)
+        async with asyncio.timeout(5):
+            while client.here.service.mailroom.inboxes:
+                await asyncio.sleep(0.005)
         held.opened.set()
         await client.until("aborted", 6)
         assert client.engine.streams == {}
