@@ -14,6 +14,7 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 FILES = sorted((CHECKOUT / "tests" / "interpreter").glob("test_*.py"))
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_kernels_hold_under_the_interpreter(path: Path) -> None:
