@@ -238,6 +238,25 @@ def test_the_log_probabilities_of_a_prompt_are_the_same_in_pieces_and_company(
     assert [one.token for one in found[0]] == list(prompt[1:])
 
 
+@pytest.mark.parametrize("drawn", [Sampling(), Sampling(temperature=1.0)], ids=["greedy", "warm"])
+def test_each_stream_of_a_round_has_the_log_probabilities_that_it_asked_for(
+    engine: TorchEngine, drawn: Sampling
+) -> None:
+    wanted = (None, 0, 3, None, 1)
+    tolds = []
+    for stream, alternatives in enumerate(wanted):
+        prompt = tuple(some_tokens(5 + stream, seed=stream))
+        asked = Asked(prompt=prompt, most=4, sampling=drawn, seed=stream, logprobs=alternatives)
+        tolds.append(begin(engine, stream, asked))
+        fill_all(engine, tolds[-1])
+    while not all(told.done for told in tolds):
+        step(engine, tolds)
+    for told, alternatives in zip(tolds, wanted, strict=True):
+        told_of = [] if alternatives is None else told.tokens
+        assert [one.token for one in told.logprobs] == told_of
+        assert {len(one.top) for one in told.logprobs} <= {alternatives}
+
+
 def test_forty_four_at_once_reply_as_alone_and_again_as_the_time_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -68,6 +68,10 @@ def test_a_share_ends_at_the_row_that_is_nearest_to_its_part_of_the_cost(
         assert missed[place] == min(missed)
 
 
+def test_of_two_rows_that_are_as_near_a_share_ends_at_the_later() -> None:
+    assert bounds("cost", np.array([2, 2, 2], dtype=np.int64), 2) == (0, 2, 3)
+
+
 def test_equal_rows_are_not_of_equal_cost_near_the_start() -> None:
     assert bounds("rows", seen(2048, 2048), 2) == (0, 1024, 2048)
     assert bounds("cost", seen(2048, 2048), 2)[1] > 1100
