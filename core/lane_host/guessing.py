@@ -95,6 +95,8 @@ class Guessers:
         assert len(set(names)) == len(names), f"a drafter's name is taken: {names}"
         self.drafters = list(drafters)
         self.vocab_size = vocab_size
+        # Asked of every round's tokens before the next one: a set answers for several at once.
+        self.all_known = frozenset(range(vocab_size)).issuperset
         self.sources = [by_depth(Known) for _ in names]
         self.names = names
         self.faults = dict.fromkeys(names, 0)
@@ -133,7 +135,7 @@ class Guessers:
             try:
                 worth = calibrated(self.sources[HEAD], guessing.fared[HEAD], own)
                 assert len(worth) == len(tokens), f"{len(tokens)} drafts, chances {own}"
-                known = 0 <= min(tokens) <= max(tokens) < self.vocab_size
+                known = self.all_known(tokens)
                 assert known, f"drafts {tokens}, and tokens are 0 to {self.vocab_size - 1}"
             except Exception as error:
                 self.report(stream, HEAD, error)
@@ -152,7 +154,7 @@ class Guessers:
                 answer = drafter.propose(context, most)
                 if answer == NOTHING:
                     continue
-                tokens, own = checked(answer, most, self.vocab_size)
+                tokens, own = self.checked(answer, most)
                 if not tokens:
                     continue
             except Exception as error:
@@ -161,6 +163,26 @@ class Guessers:
             worth = calibrated(self.sources[place], guessing.fared[place], own)
             proposals.append(Guess(place, tokens, worth, own))
         return proposals
+
+    def checked(self, answer: Any, most: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
+        """A drafter's answer as it should be, kept from later changes. Raises `ValueError`."""
+        tokens, chances = answer
+        tokens, chances = tuple(tokens), tuple(chances)
+        if len(tokens) != len(chances):
+            raise ValueError(f"{len(tokens)} guesses with {len(chances)} chances")
+        if len(tokens) > most:
+            raise ValueError(f"{len(tokens)} guesses, and {most} were asked")
+        if not tokens:
+            return (), ()
+        if {*map(type, tokens)} != INTEGERS or not self.all_known(tokens):
+            raise ValueError(
+                f"a guess among {tokens!r} is no token from 0 to {self.vocab_size - 1}"
+            )
+        # A chance that is no number makes the sum none.
+        total = sum(chances)
+        if not 0.0 <= min(chances) <= max(chances) <= 1.0 or total != total:
+            raise ValueError(f"a chance among {chances!r} is not from 0 to 1")
+        return tokens, chances
 
     def others(self, guessing: Guessing) -> list[Guess]:
         """The guesses of the drafters alone, as they stand now."""
@@ -205,22 +227,3 @@ def num_equal(guesses: Sequence[int], tokens: Sequence[int]) -> int:
             break
         count += 1
     return count
-
-
-def checked(answer: Any, most: int, vocab_size: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """A drafter's answer as it should be, kept from later changes. Raises `ValueError`."""
-    tokens, chances = answer
-    tokens, chances = tuple(tokens), tuple(chances)
-    if len(tokens) != len(chances):
-        raise ValueError(f"{len(tokens)} guesses with {len(chances)} chances")
-    if len(tokens) > most:
-        raise ValueError(f"{len(tokens)} guesses, and {most} were asked")
-    if not tokens:
-        return (), ()
-    if {*map(type, tokens)} != INTEGERS or not 0 <= min(tokens) <= max(tokens) < vocab_size:
-        raise ValueError(f"a guess among {tokens!r} is no token from 0 to {vocab_size - 1}")
-    # A chance that is no number makes the sum none.
-    total = sum(chances)
-    if not 0.0 <= min(chances) <= max(chances) <= 1.0 or total != total:
-        raise ValueError(f"a chance among {chances!r} is not from 0 to 1")
-    return tokens, chances

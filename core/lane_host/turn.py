@@ -47,6 +47,7 @@ class Turns:
         self.clock = clock
         self.trace = trace
         self.info = lanes.info
+        self.all_known = drafting.guessers.all_known
         self.figures = lanes.figures
         self.rounds_since = ENOUGH
         # Whether all streams of the last round said that they go on.
@@ -239,7 +240,7 @@ class Turns:
     ) -> None:
         """Keep the tokens up to the reply's end, if it has come, and owe them to its reader."""
         # One that is none would be found out later and elsewhere, by the round that runs it.
-        if not 0 <= min(tokens) <= max(tokens) < self.info.vocab_size:
+        if not self.all_known(tokens):
             words = f"the engine gave {tokens!r}, and tokens are 0 to {self.info.vocab_size - 1}"
             self.lanes.end(reply, FAULT, words)
             return
