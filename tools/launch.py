@@ -122,10 +122,10 @@ class Launch:
         not refused."""
         codes = {rank: child.poll() for rank, child in enumerate(self.children, 1)}
         ended = {rank: code for rank, code in codes.items() if code is not None}
-        first = sorted(ended, key=lambda rank: (ended[rank] == REFUSED, rank))[:1]
-        return "".join(
-            f"rank {rank} ended before it was ready, with status {ended[rank]}" for rank in first
-        )
+        if not ended:
+            return ""
+        rank = min(ended, key=lambda rank: (ended[rank] == REFUSED, rank))
+        return f"rank {rank} ended before it was ready, with status {ended[rank]}"
 
     def why(self, error: StartError) -> str:
         """What rank 0 was refused, in words: of a rank that has ended, which one and how."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Protocol
 
 from tensorfold.core.server.order import Order
+from tensorfold.core.server.params import Params
 from tensorfold.core.server.replies import PlainLogprobs, Reply, chat_logprobs
 from tensorfold.core.text import Part, Vocabulary
 
@@ -37,6 +38,11 @@ class Shape(Protocol):
     def whole(self, reply: Reply) -> Object:
         """The choice of a body that was not streamed; values may be `Written`."""
         ...
+
+
+def token_ids(params: Params, tokens: list[int]) -> Object:
+    """Tokens of a choice or of a chunk, where they were asked for."""
+    return {"token_ids": tokens} if params.return_token_ids else {}
 
 
 class ChatShape:
@@ -83,7 +89,7 @@ class ChatShape:
             "logprobs": reply.written.whole(),
             "finish_reason": reply.finish_reason,
             "stop_reason": reply.stop_reason,
-        } | self.token_ids(reply.tokens)
+        } | token_ids(self.params, reply.tokens)
 
     def write_logprobs(self, reply: Reply) -> None:
         _, logprobs = reply.take_fresh()
@@ -93,13 +99,10 @@ class ChatShape:
     def extras(self, reply: Reply) -> Object:
         """Token ids and log-probabilities that no chunk has carried yet."""
         tokens, logprobs = reply.take_fresh()
-        found = self.token_ids(tokens)
+        found = token_ids(self.params, tokens)
         if self.params.logprobs is not None and logprobs:
             found["logprobs"] = chat_logprobs(logprobs, self.vocabulary)
         return found
-
-    def token_ids(self, tokens: list[int]) -> Object:
-        return {"token_ids": tokens} if self.params.return_token_ids else {}
 
 
 class PlainShape:
@@ -124,7 +127,7 @@ class PlainShape:
     def whole(self, reply: Reply) -> Object:
         choice = self.choice(reply, reply.text("content"), reply.finish_reason)
         choice |= {"stop_reason": reply.stop_reason, "logprobs": reply.written.whole()}
-        return choice | self.token_ids(reply.tokens)
+        return choice | token_ids(self.params, reply.tokens)
 
     def write_logprobs(self, reply: Reply) -> None:
         _, logprobs = reply.take_fresh()
@@ -141,10 +144,7 @@ class PlainShape:
 
     def extras(self, reply: Reply) -> Object:
         tokens, logprobs = reply.take_fresh()
-        found = self.token_ids(tokens)
+        found = token_ids(self.params, tokens)
         if self.params.logprobs is not None and logprobs:
             found["logprobs"] = self.logprobs[reply.index].shape(logprobs)
         return found
-
-    def token_ids(self, tokens: list[int]) -> Object:
-        return {"token_ids": tokens} if self.params.return_token_ids else {}
