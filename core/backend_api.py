@@ -29,12 +29,17 @@ def no_progress(step: str, done: int, total: int) -> None:
     return None
 
 
+def seen_by_itself(words: str) -> None:
+    """Of a rank that is lost: the next exchange of ranks fails of it."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Place:
     """Where one of several ranks stands, and where they meet: an address of rank 0's host.
 
     `listener` is a socket that listens there already, by number, for rank 0; with `served` somebody
-    else answers there. `local` is the rank's number among those of its own host.
+    else answers there. `local` is the rank's number among those of its own host. `lost` is told why
+    a start cannot succeed, on a thread, whatever this rank is in: one of them died or stalls.
     """
 
     share: Share
@@ -43,6 +48,7 @@ class Place:
     local: int = 0
     listener: int | None = None
     served: bool = False
+    lost: Callable[[str], None] = seen_by_itself
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -101,9 +101,9 @@ def ranked(options: argparse.Namespace, place: Place, left: Callable[[int], int]
         offer.value, raw, options.backend, read(flags, {}), no_progress, place=place
     )
     if place.share.rank:
-        follow(engine, following(engine, place, end_at_once))
+        follow(engine, following(engine, end_at_once))
         return left(0)
-    first = leading(engine, place, IndexSplit())
+    first = leading(engine, IndexSplit())
     for held in engine.info.rank_bytes:
         print(f"weights {held.weights:,} bytes, state {held.state:,}", flush=True)
     for count, seconds in measured(first, options).items():

@@ -118,9 +118,9 @@ def of_rank(
     if place is None:
         return measured(options, engine, engine, exchange, spied)
     if place.share.rank:
-        follow(engine, following(engine, place, end_lost))
+        follow(engine, following(engine, end_lost))
         return left(0)
-    first = leading(engine, place, IndexSplit())
+    first = leading(engine, IndexSplit())
     try:
         code = measured(options, engine, first, exchange, spied)
     finally:

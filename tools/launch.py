@@ -20,6 +20,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import NoReturn
 
 from tensorfold.core.backend_api import Place
@@ -45,7 +46,11 @@ CLEAN_LINE = b"\r\x1b[K\x1b[?25h"
 LAST_SECONDS = 2.0
 # For rank 0 to say, and end, what a rank that it started was refused too.
 SAID_SECONDS = 1.0
+# For a rank that is stopped before it has come to the others to go on.
+STOPPED_SECONDS = 8.0
 REFUSED, FAILED = 2, 1
+# To ask whether a child is stopped, and leave its end to whoever waits for that.
+STOPPED = os.WSTOPPED | os.WNOHANG | os.WNOWAIT
 # From the kernel's prctl.h.
 PR_SET_PDEATHSIG = 1
 
@@ -75,6 +80,7 @@ def given_place(environ: Mapping[str, str]) -> Place | None:
         port=port,
         local=local,
         served=environ.get(SERVED) == "True",
+        lost=partial(end_lost, environ, rank),
     )
 
 
@@ -104,8 +110,12 @@ class Launch:
             self.children = [start(rank, ranks, port) for rank in range(1, ranks)]
             # The store that ranks meet at takes the socket over.
             listener = server.detach()
-        self.place = Place(share=Share(ranks=ranks), host=LOOPBACK, port=port, listener=listener)
+        self.place = Place(
+            share=Share(ranks=ranks), host=LOOPBACK, port=port, listener=listener, lost=self.lost
+        )
         self.met = threading.Event()
+        # How often one after the other each rank was seen stopped.
+        self.looks: dict[int, int] = {}
         self.thread = threading.Thread(target=self.watch, name="launch", daemon=True)
         self.thread.start()
 
@@ -114,8 +124,14 @@ class Launch:
         while not self.met.wait(LOOK_SECONDS):
             # What all ranks were refused, rank 0 says itself.
             if (words := self.ended()) and not self.met.wait(LAST_SECONDS):
-                self.kill()
-                end_now(words, REFUSED)
+                self.lost(words)
+            if words := self.stopped():
+                self.lost(words)
+
+    def lost(self, words: str) -> NoReturn:
+        """End a start that cannot succeed, and all of its ranks, from any thread."""
+        self.kill()
+        end_now(words, REFUSED)
 
     def ended(self) -> str:
         """Which rank has ended before all were ready, and how, or nothing; of several one that was
@@ -126,6 +142,18 @@ class Launch:
             return ""
         rank = min(ended, key=lambda rank: (ended[rank] == REFUSED, rank))
         return f"rank {rank} ended before it was ready, with status {ended[rank]}"
+
+    def stopped(self) -> str:
+        """Which rank does not run, for how long, or nothing: one that has come says so itself."""
+        if sys.platform != "linux":
+            return ""
+        for rank, child in enumerate(self.children, 1):
+            held = child.returncode is None and os.waitid(os.P_PID, child.pid, STOPPED)
+            # Looks are counted, since this process may be stopped and go on with the others.
+            self.looks[rank] = self.looks.get(rank, 0) + 1 if held else 0
+            if self.looks[rank] * LOOK_SECONDS > STOPPED_SECONDS:
+                return f"rank {rank} has been stopped for {STOPPED_SECONDS:g} s before it was ready"
+        return ""
 
     def why(self, error: StartError) -> str:
         """What rank 0 was refused, in words: of a rank that has ended, which one and how."""
@@ -237,6 +265,13 @@ def told(
         with suppress(OSError):
             traceback.print_exc()
         left(FAILED)
+
+
+def end_lost(environ: Mapping[str, str], rank: int, words: str) -> NoReturn:
+    """End a rank whose start cannot succeed, from any thread."""
+    if TETHERED in environ:
+        time.sleep(SAID_SECONDS)
+    end_now(f"rank {rank} ends: {words}", REFUSED)
 
 
 def end_at_once(words: str) -> None:

@@ -179,7 +179,7 @@ def serve_rank(asked: str, settings: Settings, place: Place) -> int:
         os._exit(1)
 
     engine = backend.engine(order)
-    link = following(engine, place, end_lost)
+    link = following(engine, end_lost)
     for number in (signal.SIGINT, signal.SIGTERM):
         # Rank 0 is told too, and decides.
         signal.signal(number, signal.SIG_IGN)
@@ -225,7 +225,7 @@ def load(
 
             position = split_position(settings, family)
             split = IndexSplit(position=position, shares=settings.index_shares)
-            engine = leading(engine, place, split)
+            engine = leading(engine, split)
             agent.ended = engine.link.lose
     times.close()
     return engine, text, times.words()

@@ -18,6 +18,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from tensorfold.core.backend_api import EngineOrder, Place
+from tensorfold.core.engine.ranks import ready
 from tensorfold.core.engine.torch_engine import TorchEngine
 from tensorfold.core.errors import StartError
 from tensorfold.core.settings import Settings, read
@@ -144,6 +145,7 @@ def checked(
     backend = choose_backend(discover(), settings.backend)
     order = EngineOrder(settings=settings, folder=model.folder, family=model.family, place=place)
     engine = backend.engine(order)
+    ready(engine)
     met()
     assert isinstance(engine, TorchEngine), engine
 

@@ -25,6 +25,7 @@ from tensorfold.backends.cuda_triton.kernels.products import add_parts
 from tensorfold.backends.cuda_triton.shared_memory import SharedMemory
 from tensorfold.core.backend_api import Place
 from tensorfold.core.engine import gloo, meeting
+from tensorfold.core.engine.coming import Coming
 from tensorfold.core.errors import RankGone
 
 # Read when the libraries start. Multicast of NVLink adds in an order of its own, and none is
@@ -58,8 +59,10 @@ def sum_of(parts: Tensor, dtype: torch.dtype) -> Tensor:
 class NcclGroup:
     """A `group.Group` on one GPU, whose calls are enqueued on the current stream."""
 
-    def __init__(self, store: dist.Store, place: Place, device: torch.device) -> None:
-        self.share = place.share
+    def __init__(
+        self, store: dist.Store, coming: Coming, place: Place, device: torch.device
+    ) -> None:
+        self.share, self.coming = place.share, coming
         self.gone = False
         ranks, rank = place.share.ranks, place.share.rank
         started = dist.PrefixStore("start", store)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -11,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from tensorfold.core.backend_api import Place
+from tensorfold.core.engine.coming import Coming, lead, reach
 from tensorfold.core.errors import RankGone, StartError
 from tensorfold.core.ops.linear_parts import tree
 from tensorfold.core.share import Share
@@ -22,14 +24,15 @@ START = timedelta(minutes=30)
 FORWARD = timedelta(seconds=4)
 LOOPBACK = "127.0.0.1"
 # Of a store that others use, too.
-RANKS = "tensorfold/ranks"
+RANKS, LINK = "tensorfold/ranks", "tensorfold/link"
 
 
 class GlooGroup:
     """A `group.Group` over a store that all of the ranks reach."""
 
-    def __init__(self, store: dist.Store, share: Share, host: str = LOOPBACK) -> None:
-        self.share = share
+    def __init__(self, store: dist.Store, coming: Coming, place: Place) -> None:
+        share, host = place.share, place.host
+        self.share, self.coming = share, coming
         self.checks: Mapping[str, bool | None] = {}
         self.start = process_group(dist.PrefixStore("start", store), share, host, START)
         self.forward = process_group(dist.PrefixStore("forward", store), share, host, FORWARD)
@@ -83,11 +86,14 @@ def exchanged(group: Any, ranks: int, told: bytes) -> list[bytes]:
 
 def connect(place: Place) -> GlooGroup:
     """Meet the other ranks. Raises `StartError` where they do not come."""
-    return met(place, lambda store: GlooGroup(store, place.share, place.host))
+    return met(place, partial(GlooGroup, place=place))
 
 
-def met(place: Place, group: Callable[[dist.Store], Made]) -> Made:
-    """A group over the store of a place. Raises `StartError` where the other ranks do not come."""
+def met(place: Place, group: Callable[[dist.Store, Coming], Made]) -> Made:
+    """A group over the store of a place, of ranks that have come and are heard.
+
+    Raises `StartError` where they do not come.
+    """
     try:
         store = dist.TCPStore(
             place.host,
@@ -104,7 +110,11 @@ def met(place: Place, group: Callable[[dist.Store], Made]) -> Made:
                 f"rank {place.share.rank} is one of {place.share.ranks}, and who came before it to "
                 f"{place.host} port {place.port} is one of {first}"
             )
-        return group(store)
+        if place.share.rank == 0:
+            coming = lead(place, lambda said: store.set(LINK, said.decode()))
+        else:
+            coming = reach(place, store.get(LINK))
+        return group(store, coming)
     except RuntimeError as error:
         raise StartError(
             f"rank {place.share.rank} of {place.share.ranks} did not meet the others at "

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from tensorfold.core.engine.coming import Coming
 from tensorfold.core.ops import Ops
 from tensorfold.core.share import Share
 
@@ -25,6 +26,11 @@ class Group(Protocol):
 
     share: Share
     checks: Mapping[str, bool | None]
+
+    @property
+    def coming(self) -> Coming | None:
+        """What hears the ranks until all are ready; none where nobody is met."""
+        ...
 
     def gather(self, part: Tensor) -> Tensor:
         """Equal shapes from every rank, in rank order: [...] to [ranks, ...]."""
@@ -50,6 +56,7 @@ class Unheard:
 
     def __init__(self, share: Share) -> None:
         self.share = share
+        self.coming: Coming | None = None
         self.checks: Mapping[str, bool | None] = {}
 
     def gather(self, part: Tensor) -> Tensor:

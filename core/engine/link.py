@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -121,9 +121,10 @@ class Fault(NamedTuple):
 
 
 class Watch:
-    """Tells silence from a watcher's own absence."""
+    """Tells silence, of more than that many seconds, from a watcher's own absence."""
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
         self.looked = time.monotonic()
 
     def silent(self, *ends: Frames) -> list[Frames]:
@@ -132,7 +133,7 @@ class Watch:
             for end in ends:
                 end.heard = now
         self.looked = now
-        return [end for end in ends if now - end.heard > SILENT_SECONDS]
+        return [end for end in ends if now - end.heard > self.seconds]
 
 
 class Leader:
@@ -239,7 +240,7 @@ class Leader:
             watcher(words)
 
     def listen(self) -> None:
-        watch, beaten = Watch(), 0.0
+        watch, beaten = Watch(SILENT_SECONDS), 0.0
         with selectors.DefaultSelector() as selector:
             for rank, end in self.ends.items():
                 selector.register(end.sock, selectors.EVENT_READ, (rank, end))
@@ -286,12 +287,14 @@ class Leader:
 
 class Follower:
     """Another rank's end. `next` hears rank 0 itself, and gives its calls in order; a thread beats,
-    and hears rank 0 while nobody asks for its calls.
+    and hears rank 0 while nobody asks for its calls. What it said before is `early`.
 
     `on_lost` is called at most once, on that thread, with the reason.
     """
 
-    def __init__(self, end: Frames, on_lost: OnLost) -> None:
+    def __init__(
+        self, end: Frames, on_lost: OnLost, early: Sequence[Mapping[str, Any]] = ()
+    ) -> None:
         self.frames = end
         self.on_lost = on_lost
         # One thread reads at a time: a call that went from one to another would be late.
@@ -299,13 +302,14 @@ class Follower:
         self.gate = threading.Lock()
         self.poll = select.poll()
         self.poll.register(end.sock, select.POLLIN)
-        self.calls: deque[dict[str, Any]] = deque()
+        self.calls: deque[Mapping[str, Any]] = deque()
         self.over = threading.Event()
         self.reason: str | None = None
+        self.take(early)
         self.thread = threading.Thread(target=self.watch, name="rank 0", daemon=True)
         self.thread.start()
 
-    def next(self) -> dict[str, Any] | None:
+    def next(self) -> Mapping[str, Any] | None:
         """The next call or decision, or none when there will be no more."""
         with self.reading:
             while not self.calls and not self.over.is_set():
@@ -335,14 +339,17 @@ class Follower:
         if not self.poll.poll(1000 * seconds):
             return False
         heard = self.frames.take("rank 0", self.end)
-        for table in heard or ():
+        self.take(heard or ())
+        return heard is not None
+
+    def take(self, tables: Sequence[Mapping[str, Any]]) -> None:
+        for table in tables:
             if "end" in table:
                 self.end(None)
             elif "lost" in table:
                 self.end(str(table["lost"]))
             elif "step" in table:
                 self.calls.append(table)
-        return heard is not None
 
     def end(self, reason: str | None) -> None:
         """No more calls come, for that reason, or because rank 0 said so."""
@@ -352,7 +359,7 @@ class Follower:
                 self.over.set()
 
     def watch(self) -> None:
-        watch, beaten, more = Watch(), 0.0, False
+        watch, beaten, more = Watch(SILENT_SECONDS), 0.0, False
         # Rank 0 may wait for what it says to be heard.
         while not self.over.wait(MORE_SECONDS if more else BEAT_SECONDS / 2):
             now = time.monotonic()

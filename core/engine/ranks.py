@@ -8,8 +8,6 @@ could happen.
 from __future__ import annotations
 
 import logging
-import secrets
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,10 +15,10 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_checkable
 
-from tensorfold.core.backend_api import Place
+from tensorfold.core.engine.coming import Coming
 from tensorfold.core.engine.index_split import IndexSplit
-from tensorfold.core.engine.link import REASON_SECONDS, Follower, Frames, Leader, OnLost
-from tensorfold.core.engine.records import decode, digest, encode
+from tensorfold.core.engine.link import REASON_SECONDS, Follower, Leader, OnLost
+from tensorfold.core.engine.records import digest
 from tensorfold.core.engine_api import (
     Engine,
     Filled,
@@ -41,7 +39,6 @@ from tensorfold.core.errors import (
     NotAllReady,
     RankGone,
     Refused,
-    StartError,
     in_words,
 )
 
@@ -55,8 +52,6 @@ Result = TypeVar("Result")
 OUTCOMES = (NoRoom, Refused)
 # The outcome of a call that did nothing: its words may be of a rank's own device.
 NOTHING = EngineFault.__name__
-MEET_SECONDS = 20.0
-TOKEN_BYTES = 32
 # For a call that waits for a lost rank to come back, once its device was told to let go.
 LET_GO_SECONDS = 2.0
 
@@ -290,65 +285,29 @@ def until_ready() -> Iterator[None]:
 
 
 @until_ready()
-def leading(engine: Engine, place: Place, split: IndexSplit) -> LeadingEngine:
-    """Rank 0's engine, linked to the others. Raises `StartError` where they do not come."""
+def ready(engine: Engine) -> Coming:
+    """A rank's links, which nobody hears any more, once all ranks are ready.
+
+    Raises `StartError` where one of them is gone.
+    """
     assert isinstance(engine, Ranked), engine
     assert engine.group is not None, engine
-    return LeadingEngine(engine, lead(engine.group, place.host), split, engine.group.abort)
+    coming = engine.group.coming
+    assert coming is not None, engine.group
+    engine.group.exchange(b"")
+    coming.hand_over()
+    return coming
 
 
-@until_ready()
-def following(engine: Engine, place: Place, on_lost: OnLost) -> Follower:
-    """Another rank's link, for `follow`. Raises `StartError` where rank 0 is not there."""
+def leading(engine: Engine, split: IndexSplit) -> LeadingEngine:
+    """Rank 0's engine, linked to the others; as `ready`."""
+    coming = ready(engine)
     assert isinstance(engine, Ranked), engine
     assert engine.group is not None, engine
-    return reach(engine.group, place.host, on_lost)
+    return LeadingEngine(engine, Leader(coming.ends), split, engine.group.abort)
 
 
-def lead(group: Group, host: str) -> Leader:
-    """Rank 0's links to all others, which know its address and a word from the group."""
-    word = secrets.token_bytes(TOKEN_BYTES)
-    with socket.create_server((host, 0)) as server:
-        server.settimeout(MEET_SECONDS)
-        group.exchange(encode((server.getsockname()[1], word)))
-        ends: dict[int, Frames] = {}
-        try:
-            while len(ends) < group.share.ranks - 1:
-                sock, _ = server.accept()
-                rank = greeted(sock, word)
-                if rank is None:
-                    sock.close()
-                else:
-                    ends[rank] = Frames(prompt(sock))
-        except OSError as error:
-            missing = set(range(1, group.share.ranks)) - set(ends)
-            raise StartError(f"rank {min(missing)} did not come: {error}") from None
-    return Leader(ends)
-
-
-def greeted(sock: socket.socket, word: bytes) -> int | None:
-    """The rank that a stranger turns out to be, or none."""
-    sock.settimeout(MEET_SECONDS)
-    try:
-        said = sock.recv(TOKEN_BYTES + 1, socket.MSG_WAITALL)
-    except OSError:
-        return None
-    known = secrets.compare_digest(said[:TOKEN_BYTES], word)
-    return said[TOKEN_BYTES] if known and len(said) == TOKEN_BYTES + 1 else None
-
-
-def reach(group: Group, host: str, on_lost: OnLost) -> Follower:
-    """Another rank's link to rank 0."""
-    port, word = decode(group.exchange(encode(None))[0])
-    try:
-        sock = socket.create_connection((host, port), MEET_SECONDS)
-        sock.sendall(word + bytes([group.share.rank]))
-    except OSError as error:
-        raise StartError(f"rank 0 is not at {host} port {port}: {error}") from None
-    return Follower(Frames(prompt(sock)), on_lost)
-
-
-def prompt(sock: socket.socket) -> socket.socket:
-    """Calls are small, and none waits for the next."""
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return sock
+def following(engine: Engine, on_lost: OnLost) -> Follower:
+    """Another rank's link, for `follow`; as `ready`."""
+    coming = ready(engine)
+    return Follower(coming.ends[0], on_lost, coming.early)

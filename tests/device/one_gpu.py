@@ -16,6 +16,7 @@ from tensorfold.backends.cuda_triton.backend import device_of, runner
 from tensorfold.backends.cuda_triton.ranks import sum_of
 from tensorfold.core.backend_api import EngineOrder, Place
 from tensorfold.core.engine import gloo
+from tensorfold.core.engine.coming import Coming
 from tensorfold.core.engine.open_engine import open_torch_engine
 from tensorfold.core.engine.torch_engine import TorchEngine
 
@@ -23,8 +24,10 @@ from tensorfold.core.engine.torch_engine import TorchEngine
 class Staged:
     """A `group.Group` whose gathers wait for the device: no round of it can be captured."""
 
-    def __init__(self, store: dist.Store, place: Place, device: torch.device) -> None:
-        self.share, self.device = place.share, device
+    def __init__(
+        self, store: dist.Store, coming: Coming, place: Place, device: torch.device
+    ) -> None:
+        self.share, self.device, self.coming = place.share, device, coming
         self.checks: Mapping[str, bool | None] = {}
         self.start, self.forward = (
             gloo.process_group(dist.PrefixStore(name, store), place.share, place.host, gloo.START)
@@ -55,7 +58,7 @@ def opened_beside(order: EngineOrder) -> TorchEngine:
         replace(
             device,
             connect=lambda place: gloo.met(
-                place, lambda store: Staged(store, place, device.device)
+                place, lambda store, coming: Staged(store, coming, place, device.device)
             ),
             runner=lambda rounds: runner(device.device, rounds._replace(captured=False)),
         ),

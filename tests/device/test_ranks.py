@@ -168,7 +168,7 @@ def killed(place: Place, at: str) -> Any:
     """Rank 1 is killed in the middle of a call; what rank 0 is told, and after how long."""
     engine = opened(place, "glm53", dtype="bfloat16")
     if place.share.rank:
-        link = following(engine, place, lambda words: None)
+        link = following(engine, lambda words: None)
 
         def kill(records: Sequence[Any]) -> Any:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -178,7 +178,7 @@ def killed(place: Place, at: str) -> Any:
         setattr(engine, at, lambda records: (kill if len(records) > 1 else calls[at])(records))
         follow(engine, link)
         raise AssertionError("rank 1 was not killed")
-    first = leading(engine, place, IndexSplit())
+    first = leading(engine, IndexSplit())
     for stream in range(4):
         first.open(Opening(stream=stream, prompt=(1, 2, 3), most=8))
     pieces = [Piece(stream=stream, start=0, end=3) for stream in range(4)]
@@ -210,7 +210,7 @@ def killed_ahead(place: Place) -> Any:
     No call is open while that round waits for the other rank."""
     engine = opened(place, "glm53", dtype="bfloat16")
     if place.share.rank:
-        link = following(engine, place, lambda words: None)
+        link = following(engine, lambda words: None)
         hear, decided = link.next, list[bool]()
 
         def next_record() -> Any:
@@ -224,7 +224,7 @@ def killed_ahead(place: Place) -> Any:
         link.next = next_record  # type: ignore[method-assign]
         follow(engine, link)
         raise AssertionError(f"rank 1 was not killed: {decided}")
-    first = leading(engine, place, IndexSplit())
+    first = leading(engine, IndexSplit())
     first.open(Opening(stream=1, prompt=(1, 2, 3), most=80))
     (filled,) = first.fill([Piece(stream=1, start=0, end=3)]).land()
     token, last = filled.token, time.monotonic()

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from tensorfold.backends.cuda_triton.kernels import exchange
 from tensorfold.core.backend_api import Place
 from tensorfold.core.engine import gloo
+from tensorfold.core.engine.coming import Coming
 from tensorfold.core.ops.linear_parts import tree
 from tests.cpu.ranks.running import on_ranks
 
@@ -35,8 +36,8 @@ def met(place: Place, work: Any) -> Any:
     device = torch.device("cuda", 0)
     torch.cuda.set_device(device)
 
-    def both(store: dist.Store) -> Any:
-        group = Staged(store, place, device)
+    def both(store: dist.Store, coming: Coming) -> Any:
+        group = Staged(store, coming, place, device)
         return work(group, SharedMemory(dist.PrefixStore("memory", store), place.share, device))
 
     return gloo.met(place, both)

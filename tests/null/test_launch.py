@@ -143,6 +143,18 @@ def test_a_rank_that_is_refused_or_fails_says_why_and_holds_what_it_has(
     assert left("import os; os.close(2)", *lines).returncode == code
 
 
+def test_a_rank_whose_start_is_lost_ends_at_once_with_its_number_and_why() -> None:
+    lines = (
+        "import threading, time",
+        "from tensorfold.tools.launch import given_place",
+        f"place = given_place({GIVEN})",
+        "threading.Thread(target=place.lost, args=['rank 1 is silent']).start()",
+        "time.sleep(300)",
+    )
+    done = left(*lines)
+    assert (done.returncode, done.stderr) == (2, "tensorfold: rank 3 ends: rank 1 is silent\n")
+
+
 @contextmanager
 def others(monkeypatch: pytest.MonkeyPatch, *lines: str) -> Iterator[launch.Launch]:
     """Rank 0's view of ranks that run a line each."""
@@ -210,13 +222,26 @@ time.sleep(300)
         wait_for(rank, "Z")
 
 
-@pytest.mark.parametrize("how", ["a signal", "another's end"])
+ENDS = {
+    "a signal": (0, "os.kill(os.getpid(), 15)", "stopped by SIGTERM before it was ready to serve"),
+    "another's end": (2, "second.kill()", "rank 2 ended before it was ready, with status -9"),
+    "another is stopped": (
+        2,
+        "second.send_signal(19)",
+        "rank 2 has been stopped for 0.5 s before it was ready",
+    ),
+    "another stalls": (2, "found.place.lost('rank 2 is silent')", "rank 2 is silent"),
+}
+
+
+@pytest.mark.parametrize("how", ENDS)
 def test_a_start_that_ends_at_once_leaves_no_rank_that_is_busy(how: str) -> None:
+    code, happens, words = ENDS[how]
     own = f"""
-import os, signal, subprocess, sys, time
+import os, subprocess, sys, time
 from tensorfold.tools import launch
 from tensorfold.tools.serve import ending_at_once
-launch.LAST_SECONDS = 0.1
+launch.LAST_SECONDS, launch.STOPPED_SECONDS = 0.1, 0.5
 
 def start(rank, ranks, port):
     line = "import time; time.sleep(300)" if rank == 1 else "import sys; sys.stdin.read()"
@@ -227,10 +252,7 @@ with ending_at_once() as stopping, launch.launched(3) as found:
     stopping.others = found.kill
     first, second = found.children
     print(first.pid, second.pid, flush=True)
-    if {how!r} == "a signal":
-        os.kill(os.getpid(), signal.SIGTERM)
-    else:
-        second.kill()
+    {happens}
     time.sleep(300)
 """
     done = subprocess.run(
@@ -242,11 +264,7 @@ with ending_at_once() as stopping, launch.launched(3) as found:
     )
     for pid in map(int, done.stdout.split()):
         wait_for(pid, "Z")
-    said = {
-        "a signal": (0, "stopped by SIGTERM before it was ready to serve"),
-        "another's end": (2, "rank 2 ended before it was ready, with status -9"),
-    }
-    assert (done.returncode, done.stderr) == (said[how][0], f"tensorfold: {said[how][1]}\n")
+    assert (done.returncode, done.stderr) == (code, f"tensorfold: {words}\n")
 
 
 def wait_for(pid: int, state: str) -> None:

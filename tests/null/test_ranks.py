@@ -19,9 +19,10 @@ from tensorfold.backends.fake.engine import FakeEngine
 from tensorfold.backends.fake.options import FakeOptions, Trouble
 from tensorfold.core.engine import link as links
 from tensorfold.core.engine import ranks
+from tensorfold.core.engine.coming import greeted
 from tensorfold.core.engine.index_split import IndexSplit
 from tensorfold.core.engine.link import Follower, Frames, Leader
-from tensorfold.core.engine.ranks import LeadingEngine, follow, greeted
+from tensorfold.core.engine.ranks import LeadingEngine, follow
 from tensorfold.core.engine.records import Unreadable, decode, digest, encode
 from tensorfold.core.engine_api import (
     Filled,
@@ -358,7 +359,7 @@ def test_silence_ends_all_and_a_watchers_own_absence_does_not(
     clock = iter([0.0, 0.0, 0.1, 50.0, 50.1, 50.5])
     monkeypatch.setattr(links.time, "monotonic", lambda: next(clock))
     here, there = socket.socketpair()
-    end, watch = Frames(here), links.Watch()
+    end, watch = Frames(here), links.Watch(0.3)
     assert watch.silent(end) == []
     assert watch.silent(end) == []
     assert watch.silent(end) == []

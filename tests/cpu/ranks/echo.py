@@ -15,6 +15,7 @@ class Echo:
     """A `group.Group` in which every other rank has found what this one has."""
 
     checks: Mapping[str, bool | None] = {}
+    coming = None
 
     def __init__(self, share: Share) -> None:
         self.share = share

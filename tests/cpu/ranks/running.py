@@ -67,8 +67,8 @@ def on_ranks(
             assert held, f"rank {rank} of {count}: {said}"
             found.append(said)
     finally:
-        for child in children:
-            child.join(5 if len(found) == count else 0)
+        for rank, child in enumerate(children):
+            child.join(5 if len(found) == count and rank not in killed else 0)
             child.kill()
             child.join()
     return found
@@ -89,13 +89,13 @@ def led(place: Place | None, engine: TorchEngine, work: Callable[[Engine], Any])
     if place is None:
         return work(engine)
     if place.share.rank == 0:
-        first = leading(engine, place, IndexSplit())
+        first = leading(engine, IndexSplit())
         try:
             return work(first)
         finally:
             first.shutdown()
     lost: list[str] = []
-    link = following(engine, place, lost.append)
+    link = following(engine, lost.append)
     follow(engine, link)
     link.thread.join()
     assert lost == [], lost

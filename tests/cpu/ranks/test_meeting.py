@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import queue
 import re
+import signal
+import threading
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 
 from tensorfold.backends.cpu_reference import backend as cpu_reference
 from tensorfold.core.backend_api import Place
-from tensorfold.core.engine import gloo, meeting
+from tensorfold.core.engine import coming, gloo, meeting
 from tensorfold.core.engine.index_split import IndexSplit
 from tensorfold.core.engine.ranks import leading
 from tensorfold.core.engine_api import RankBytes
@@ -192,7 +198,7 @@ def leaving(place: Place, when: str) -> str:
     if when == "before it is linked":
         engine = opened_at(place)
         try:
-            leading(engine, place, IndexSplit())
+            leading(engine, IndexSplit())
         except StartError as error:
             return str(error)
     return refused(place, [CKPT, CKPT], [{}, {}], "")
@@ -204,12 +210,30 @@ def test_a_rank_of_another_number_of_ranks_is_refused_and_waits_for_nobody() -> 
     def met(rank: int, ranks: int) -> object:
         share = Share(rank=rank, ranks=ranks)
         place = Place(share=share, host="127.0.0.1", port=port, local=rank)
-        return gloo.met(place, lambda store: store)
+        return gloo.met(place, lambda store, coming: store)
 
-    first = met(0, 2)
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(met, (0, 1), (2, 2))
     with pytest.raises(StartError, match=r"rank 2 is one of 3, and who came before it to .* of 2"):
         met(2, 3)
-    assert first != met(1, 2)
+    assert first != second
+
+
+def stopping(place: Place) -> str:
+    """What a rank is told while it waits for the others, of whom one is stopped."""
+    coming.SILENT_SECONDS = 1.0
+    told = queue.Queue[str]()
+    group = gloo.connect(replace(place, lost=told.put))
+    # In the library, as most of a load.
+    threading.Thread(target=group.exchange, args=(b"",), daemon=True).start()
+    if place.share.rank == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    return told.get(timeout=20)
+
+
+def test_a_process_that_is_stopped_while_it_loads_is_told_to_all_others_by_its_number() -> None:
+    words = "rank 1 has been silent for 1 s before all were ready"
+    assert on_ranks(3, stopping, killed=(1,)) == [words, None, words]
 
 
 def told_to_all(place: Place) -> list[bytes]:

@@ -121,14 +121,14 @@ def played(place: Place, script: str) -> Played:
             if script == "faulty":
                 stack.enter_context(spoiled([engine]))
             lost: list[str] = []
-            link = following(engine, place, lost.append)
+            link = following(engine, lost.append)
             follow(engine, link)
             assert lost == []
             return Played(runner_of(engine).told, Counter(), redone=engine.redone)
         plain = opened(**SIZES)
         if script == "faulty":
             stack.enter_context(spoiled([engine, plain]))
-        first = leading(engine, place, IndexSplit())
+        first = leading(engine, IndexSplit())
         try:
             choice = random.Random(script)
             both = Both((first, plain), choice)
@@ -175,9 +175,9 @@ def prompt_first(place: Place) -> tuple[list[int], list[tuple[Any, bytes]]]:
     engine = ranked(place)
     runner, runs = runner_of(engine), list[int]()
     if place.share.rank:
-        follow(engine, following(engine, place, lambda words: None))
+        follow(engine, following(engine, lambda words: None))
         return runs, runner.told
-    first = leading(engine, place, IndexSplit())
+    first = leading(engine, IndexSplit())
     windows = [begun(first, 1)]
     for waits in (False, True, False):
         if waits:
@@ -222,7 +222,7 @@ def ended(place: Place, gone: int, when: str) -> tuple[float, str]:
     runner.launching = launching
     if place.share.rank:
         lost: list[str] = []
-        link = following(engine, place, lost.append)
+        link = following(engine, lost.append)
         if when == "before it is decided":
             engine.ahead.launching = dying(engine, die)  # type: ignore[method-assign]
         try:
@@ -231,7 +231,7 @@ def ended(place: Place, gone: int, when: str) -> tuple[float, str]:
             # What it exchanges ends with the other; the link says why.
             link.thread.join()
         return time.monotonic() - last, lost[0]
-    first = leading(engine, place, IndexSplit())
+    first = leading(engine, IndexSplit())
     windows = [begun(first, 1, most=200)]
     if when == "before it is decided":
         engine.ahead.launching = dying(engine, die)  # type: ignore[method-assign]

@@ -1,0 +1,203 @@
+"""Ranks on their way to being ready: each comes to rank 0, and is heard from then on.
+
+They load at their own pace, for as long as it takes. A process that is stopped says nothing, which
+one that loads does: then all are lost, on every rank, with the reason.
+"""
+
+from __future__ import annotations
+
+import secrets
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from tensorfold.core.backend_api import Place
+from tensorfold.core.engine.link import BEAT_SECONDS, Frames, Watch
+from tensorfold.core.engine.records import Unreadable, decode, encode
+from tensorfold.core.errors import RankGone, StartError
+
+# The beat needs Python's lock now and then. What reads weights, compiles, waits for a device or
+# for other ranks lets go of it, and what a library does while it holds it takes a few seconds: the
+# longest silence that lets all ranks end within 10 s of a stop is the one least often mistaken.
+SILENT_SECONDS = 8.0
+# For the other ways in which a rank's end is told, and with it why.
+GONE_SECONDS = 3.0
+# For all ranks to come: hosts start minutes apart.
+COME_SECONDS = 300.0
+# For a rank that has come to say which one it is, or to be let in.
+GREET_SECONDS = 20.0
+TOKEN_BYTES = 32
+
+
+class Coming:
+    """A rank's links to those that it hears, until all ranks are ready: rank 0's to all others, or
+    another's to rank 0.
+
+    A thread beats and hears. `lost` is told at most once, on that thread, which rank is gone, by a
+    rank that sees it or is told so; unless `hand_over` was called before.
+    """
+
+    def __init__(self, lost: Callable[[str], None]) -> None:
+        self.lost = lost
+        self.ends: dict[int, Frames] = {}
+        # When a rank was seen to have ended.
+        self.gone: dict[int, float] = {}
+        # What rank 0 said to ranks that are ready, of which this one was the last to know.
+        self.early: list[dict[str, Any]] = []
+        self.why = ""
+        self.over = False
+        self.gate = threading.Lock()
+        self.selector = selectors.DefaultSelector()
+        self.thread = threading.Thread(target=self.listen, name="coming", daemon=True)
+        self.thread.start()
+
+    def add(self, rank: int, end: Frames) -> None:
+        with self.gate:
+            self.ends[rank] = end
+            self.selector.register(end.sock, selectors.EVENT_READ, rank)
+
+    def hand_over(self) -> None:
+        """Leave the links to whoever hears them from now on, after what is `early`. Raises
+        `RankGone` where a rank is lost."""
+        with self.gate:
+            self.over = True
+            if self.why:
+                raise RankGone(self.why)
+
+    def give_up(self, words: str) -> None:
+        """Tell those who have come why nothing comes of it; nobody is heard any more."""
+        with self.gate:
+            self.over = True
+            self.tell(words)
+            for end in self.ends.values():
+                end.close()
+
+    def tell(self, words: str) -> None:
+        for end in self.ends.values():
+            # Whoever is gone or takes nothing is not waited for.
+            with suppress(OSError):
+                end.send({"lost": words})
+
+    def listen(self) -> None:
+        watch, beaten = Watch(SILENT_SECONDS), 0.0
+        with self.selector:
+            while True:
+                found = self.selector.select(BEAT_SECONDS / 2)
+                with self.gate:
+                    if self.over:
+                        return
+                    for key, _ in found:
+                        self.hear(key.data)
+                    now = time.monotonic()
+                    if now - beaten > BEAT_SECONDS:
+                        beaten = now
+                        self.beat()
+                    self.look(watch, now)
+                    if self.why:
+                        self.over = True
+                        self.tell(self.why)
+                        break
+        self.lost(self.why)
+
+    def beat(self) -> None:
+        for end in self.ends.values():
+            # That one is gone is heard.
+            with suppress(OSError):
+                end.beat()
+
+    def hear(self, rank: int) -> None:
+        try:
+            tables = self.ends[rank].receive()
+        except (EOFError, OSError):
+            self.gone[rank] = time.monotonic()
+            self.selector.unregister(self.ends[rank].sock)
+            return
+        except Unreadable as error:
+            self.why = f"rank {rank} said what cannot be read: {error}"
+            return
+        for table in tables:
+            if "lost" in table:
+                self.why = str(table["lost"])
+            elif "beat" not in table:
+                self.early.append(table)
+
+    def look(self, watch: Watch, now: float) -> None:
+        for rank, since in self.gone.items():
+            if now - since > GONE_SECONDS:
+                self.why = f"rank {rank} ended before all were ready"
+        heard = {rank: end for rank, end in self.ends.items() if rank not in self.gone}
+        silent = watch.silent(*heard.values())
+        for rank, end in heard.items():
+            if end in silent:
+                self.why = (
+                    f"rank {rank} has been silent for {SILENT_SECONDS:g} s before all were ready"
+                )
+
+
+def lead(place: Place, say: Callable[[bytes], None], seconds: float = COME_SECONDS) -> Coming:
+    """Rank 0's links to all others, who are `say`d its address and a word.
+
+    Raises `StartError` where one does not come in that time.
+    """
+    word = secrets.token_bytes(TOKEN_BYTES)
+    coming = Coming(place.lost)
+    missing = list(range(1, place.share.ranks))
+    last = time.monotonic() + seconds
+    with socket.create_server((place.host, 0)) as server:
+        say(encode((server.getsockname()[1], word)))
+        while missing:
+            server.settimeout(max(0.0, last - time.monotonic()))
+            try:
+                sock, _ = server.accept()
+            except (TimeoutError, BlockingIOError):
+                words = (
+                    f"{named(missing)} did not come to {place.host} port {place.port} in "
+                    f"{seconds:g} s"
+                )
+                coming.give_up(words)
+                raise StartError(words) from None
+            rank = greeted(sock, word)
+            if rank not in missing:
+                sock.close()
+                continue
+            missing.remove(rank)
+            coming.add(rank, Frames(prompt(sock)))
+    return coming
+
+
+def named(ranks: list[int]) -> str:
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+
+
+def greeted(sock: socket.socket, word: bytes) -> int | None:
+    """The rank that a stranger turns out to be, or none."""
+    sock.settimeout(GREET_SECONDS)
+    try:
+        said = sock.recv(TOKEN_BYTES + 1, socket.MSG_WAITALL)
+    except OSError:
+        return None
+    known = secrets.compare_digest(said[:TOKEN_BYTES], word)
+    return said[TOKEN_BYTES] if known and len(said) == TOKEN_BYTES + 1 else None
+
+
+def reach(place: Place, said: bytes) -> Coming:
+    """Another rank's link to rank 0, which has said where it is."""
+    port, word = decode(said)
+    coming = Coming(place.lost)
+    try:
+        sock = socket.create_connection((place.host, port), GREET_SECONDS)
+        sock.sendall(word + bytes([place.share.rank]))
+    except OSError as error:
+        raise StartError(f"rank 0 is not at {place.host} port {port}: {error}") from None
+    coming.add(0, Frames(prompt(sock)))
+    return coming
+
+
+def prompt(sock: socket.socket) -> socket.socket:
+    """Calls are small, and none waits for the next."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock

@@ -1,0 +1,168 @@
+"""Ranks on their way to being ready: one that stalls or dies ends all, one that loads for long does
+not."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+
+import pytest
+
+from tensorfold.core.backend_api import Place
+from tensorfold.core.engine import coming as comings
+from tensorfold.core.engine import link as links
+from tensorfold.core.engine.coming import Coming, lead, reach
+from tensorfold.core.engine.link import Follower, Leader
+from tensorfold.core.errors import RankGone, StartError
+from tensorfold.core.share import Share
+from tests.null.hosting import eventually
+
+SILENT = 0.6
+
+
+@pytest.fixture(autouse=True)
+def sooner(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comings, "BEAT_SECONDS", SILENT / 6)
+    monkeypatch.setattr(comings, "SILENT_SECONDS", SILENT)
+    monkeypatch.setattr(links, "AWAY_SECONDS", SILENT / 2)
+    monkeypatch.setattr(comings, "GONE_SECONDS", 0.2)
+
+
+def place_of(rank: int, ranks: int, lost: Callable[[str], None]) -> Place:
+    return Place(share=Share(rank=rank, ranks=ranks), host="127.0.0.1", port=7, lost=lost)
+
+
+@contextmanager
+def met(ranks: int) -> Iterator[tuple[list[Coming], list[list[str]]]]:
+    """What each rank of one process has of the others, and what it is told of a loss."""
+    told: list[list[str]] = [[] for _ in range(ranks)]
+    found: list[Coming] = []
+    others = range(1, ranks)
+
+    def say(word: bytes) -> None:
+        found.extend(reach(place_of(rank, ranks, told[rank].append), word) for rank in others)
+
+    found.insert(0, lead(place_of(0, ranks, told[0].append), say))
+    with ExitStack() as stack:
+        for one in found:
+            for end in one.ends.values():
+                stack.enter_context(closing(end))
+        yield found, told
+        for one in found:
+            one.over = True
+        for one in found:
+            one.thread.join()
+
+
+def stopped(one: Coming) -> None:
+    """As a process that is stopped: neither hears nor says anything."""
+    one.gate.acquire()
+
+
+def test_a_rank_that_loads_for_as_long_as_it_takes_is_waited_for() -> None:
+    with met(3) as (ranks, told):
+        time.sleep(2 * SILENT)
+        assert told == [[], [], []]
+        assert not any(one.over for one in ranks)
+
+
+@pytest.mark.parametrize("silent", [0, 2])
+def test_a_rank_that_stalls_while_it_loads_ends_all_others_with_its_number(silent: int) -> None:
+    with met(3) as (ranks, told):
+        stopped(ranks[silent])
+        words = [f"rank {silent} has been silent for {SILENT:g} s before all were ready"]
+        eventually(lambda: [told[rank] for rank in range(3) if rank != silent] == 2 * [words])
+        ranks[silent].gate.release()
+        # It hears why once it goes on.
+        eventually(lambda: told[silent] == words)
+
+
+def test_a_rank_that_dies_while_it_loads_ends_all_others_with_its_number() -> None:
+    with met(3) as (ranks, told):
+        ranks[1].over = True
+        ranks[1].ends[0].sock.shutdown(socket.SHUT_RDWR)
+        words = ["rank 1 ended before all were ready"]
+        eventually(lambda: told == [words, [], words])
+        with pytest.raises(RankGone, match=words[0]):
+            ranks[0].hand_over()
+
+
+def test_a_rank_that_is_refused_has_time_to_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comings, "GONE_SECONDS", 60.0)
+    with met(2) as (ranks, told):
+        ranks[1].ends[0].sock.shutdown(socket.SHUT_RDWR)
+        eventually(lambda: 1 in ranks[0].gone)
+        time.sleep(SILENT)
+        assert told == [[], []]
+
+
+def test_what_rank_0_says_to_a_rank_that_knows_last_that_all_are_ready_is_not_lost() -> None:
+    with met(2) as (ranks, told):
+        ranks[0].hand_over()
+        leader = Leader(ranks[0].ends)
+        leader.call("close", 3)
+        eventually(lambda: len(ranks[1].early) == 1)
+        leader.call("close", 4)
+        eventually(lambda: len(ranks[1].early) == 2)
+        ranks[1].hand_over()
+        follower = Follower(ranks[1].ends[0], told[1].append, ranks[1].early)
+        leader.call("close", 5)
+        calls = [follower.next() for _ in range(3)]
+        assert [call and (call["step"], call["args"]) for call in calls] == [
+            (1, (3,)),
+            (2, (4,)),
+            (3, (5,)),
+        ]
+        leader.over.set()
+        leader.tell({"end": 1})
+        assert follower.next() is None
+        follower.close()
+        leader.end()
+    assert told == [[], []]
+
+
+def test_ranks_that_do_not_come_are_named_to_those_who_did_and_where_they_were_waited_for() -> None:
+    told: list[str] = []
+    came: list[Coming] = []
+
+    def say(word: bytes) -> None:
+        # One that knows no word is nobody.
+        port, _ = comings.decode(word)
+        socket.create_connection(("127.0.0.1", port)).close()
+        came.append(reach(place_of(2, 5, told.append), word))
+
+    began = time.monotonic()
+    with pytest.raises(StartError) as caught:
+        lead(place_of(0, 5, told.append), say, 0.2)
+    assert 0.2 <= time.monotonic() - began < 5
+    assert str(caught.value) == "ranks 1, 3, 4 did not come to 127.0.0.1 port 7 in 0.2 s"
+    eventually(lambda: told == [str(caught.value)])
+    came[0].ends[0].close()
+
+
+def test_a_rank_that_dies_while_others_are_waited_for_ends_those_who_came() -> None:
+    told: list[list[str]] = [[], []]
+    came: list[Coming] = []
+    failed: list[str] = []
+
+    def say(word: bytes) -> None:
+        came.append(reach(place_of(1, 3, told[1].append), word))
+
+    def waits() -> None:
+        try:
+            lead(place_of(0, 3, told[0].append), say, 0.8)
+        except StartError as error:
+            failed.append(str(error))
+
+    thread = threading.Thread(target=waits)
+    thread.start()
+    eventually(lambda: len(came) == 1)
+    came[0].over = True
+    came[0].ends[0].sock.shutdown(socket.SHUT_RDWR)
+    eventually(lambda: told[0] == ["rank 1 ended before all were ready"])
+    assert failed == []
+    thread.join()
+    came[0].ends[0].close()
