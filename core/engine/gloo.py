@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+import torch.distributed.distributed_c10d as c10d
 from torch import Tensor
 
 from tensorfold.core.backend_api import Place
@@ -19,7 +20,7 @@ from tensorfold.core.share import Share
 
 Made = TypeVar("Made")
 
-# Ranks load at their own pace; in a forward they do equal work.
+# Ranks load at their own pace; in a forward of ranks that are ready they do equal work.
 START = timedelta(minutes=30)
 FORWARD = timedelta(seconds=4)
 LOOPBACK = "127.0.0.1"
@@ -35,10 +36,14 @@ class GlooGroup:
         self.share, self.coming = share, coming
         self.checks: Mapping[str, bool | None] = {}
         self.start = process_group(dist.PrefixStore("start", store), share, host, START)
-        self.forward = process_group(dist.PrefixStore("forward", store), share, host, FORWARD)
+        self.forward = process_group(dist.PrefixStore("forward", store), share, host, START)
+        self.ready: Any = c10d.AllgatherOptions()
+        self.ready.timeout = FORWARD
 
     def gather(self, part: Tensor) -> Tensor:
-        return gathered(self.forward, self.share.ranks, part)
+        # A load's forwards are compiled, checked and timed at each rank's own pace.
+        options = self.ready if self.coming.over else c10d.AllgatherOptions()
+        return gathered(self.forward, self.share.ranks, part, options)
 
     def total(self, part: Tensor, dtype: torch.dtype) -> Tensor:
         return tree(self.gather(part)).to(dtype)
@@ -47,7 +52,7 @@ class GlooGroup:
         return exchanged(self.start, self.share.ranks, told)
 
     def abort(self) -> None:
-        # Its forwards wait for no longer than their timeout.
+        # Forwards of ranks that are ready wait for no longer than their timeout.
         return None
 
 
@@ -64,12 +69,12 @@ def process_group(store: dist.Store, share: Share, host: str, timeout: timedelta
     return gloo(store, share.rank, share.ranks, options)
 
 
-def gathered(group: Any, ranks: int, part: Tensor) -> Tensor:
+def gathered(group: Any, ranks: int, part: Tensor, *options: Any) -> Tensor:
     # Written by a thread that knows nothing of inference mode.
     with torch.inference_mode(False):
         found = torch.empty(ranks, *part.shape, dtype=part.dtype)
     try:
-        group.allgather([list(found.unbind())], [part.contiguous()]).wait()
+        group.allgather([list(found.unbind())], [part.contiguous()], *options).wait()
     except RuntimeError as error:
         raise RankGone(first_line(error)) from None
     return found

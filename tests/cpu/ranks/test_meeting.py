@@ -7,9 +7,11 @@ import queue
 import re
 import signal
 import threading
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +27,7 @@ from tensorfold.core.engine import coming, gloo, meeting
 from tensorfold.core.engine.index_split import IndexSplit
 from tensorfold.core.engine.ranks import leading
 from tensorfold.core.engine_api import RankBytes
-from tensorfold.core.errors import StartError
+from tensorfold.core.errors import RankGone, StartError
 from tensorfold.core.share import Share
 from tests.cpu.driving import CKPT, variant
 from tests.cpu.ranks.running import free_port, on_ranks, opened_at
@@ -219,13 +221,25 @@ def test_a_rank_of_another_number_of_ranks_is_refused_and_waits_for_nobody() -> 
     assert first != second
 
 
+# For a forward of ranks that are ready.
+SOON = timedelta(seconds=0.2)
+
+
 def stopping(place: Place) -> str:
     """What a rank is told while it waits for the others, of whom one is stopped."""
-    coming.SILENT_SECONDS = 1.0
+    coming.SILENT_SECONDS, gloo.FORWARD = 1.0, SOON
     told = queue.Queue[str]()
     group = gloo.connect(replace(place, lost=told.put))
-    # In the library, as most of a load.
-    threading.Thread(target=group.exchange, args=(b"",), daemon=True).start()
+
+    def waits(call: Callable[..., Any], *args: Any) -> None:
+        try:
+            call(*args)
+        except RankGone as error:
+            told.put(str(error))
+
+    # Both are in the library, as most of a load.
+    for call in ((group.exchange, b""), (group.gather, torch.ones(2))):
+        threading.Thread(target=waits, args=call, daemon=True).start()
     if place.share.rank == 1:
         os.kill(os.getpid(), signal.SIGSTOP)
     return told.get(timeout=20)
@@ -234,6 +248,25 @@ def stopping(place: Place) -> str:
 def test_a_process_that_is_stopped_while_it_loads_is_told_to_all_others_by_its_number() -> None:
     words = "rank 1 has been silent for 1 s before all were ready"
     assert on_ranks(3, stopping, killed=(1,)) == [words, None, words]
+
+
+def alone(place: Place) -> float:
+    """How long a forward of ranks that are ready waits for one that does not make it."""
+    gloo.FORWARD = SOON
+    group = gloo.connect(place)
+    group.exchange(b"")
+    group.coming.hand_over()
+    began = time.monotonic()
+    if place.share.rank == 0:
+        with pytest.raises(RankGone):
+            group.gather(torch.ones(2))
+    took = time.monotonic() - began
+    group.exchange(b"")
+    return took
+
+
+def test_a_forward_of_ranks_that_are_ready_does_not_wait_as_long_as_a_load() -> None:
+    assert on_ranks(2, alone)[0] < 5
 
 
 def told_to_all(place: Place) -> list[bytes]:
