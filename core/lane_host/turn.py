@@ -202,18 +202,22 @@ class Turns:
             return
         batch = self.drafting.windows(list(live.values()), self.lanes.at_rest())
         began = self.clock()
-        results = self.fly(self.lanes.engine.round, batch)
+        flight = self.launch(self.lanes.engine.round, batch)
+        if flight is None:
+            return
+        # While it is in flight, since between a landing and the next launch the engine waits.
+        rows = sum([len(window.tokens) for window in batch])
+        goes_on = all(window.goes_on for window in batch)
+        results = self.land(flight, batch, began)
         if results is None:
             return
         now = self.clock()
-        # A round that ran ahead of a fill takes no time any more.
-        known = self.rounds_since > 0 or not self.went_on
-        self.went_on = all(window.goes_on for window in batch)
-        self.rounds_since += 1
-        rows = sum([len(window.tokens) for window in batch])
         self.figures.count_round(rows)
-        if known:
+        # A round that ran ahead of a fill takes no time any more.
+        if self.rounds_since or not self.went_on:
             self.drafting.measured(batch, rows, now - began)
+        self.rounds_since += 1
+        self.went_on = goes_on
         for window, landed in zip(batch, results, strict=True):
             reply = live.get(window.stream)
             if reply is not None:
@@ -256,30 +260,42 @@ class Turns:
     # -- the engine ----------------------------------------------------------------------------
 
     def fly(
-        self, launch: Callable[[Sequence[Batch]], Flight[Result]], batch: Sequence[Batch]
+        self, call: Callable[[Sequence[Batch]], Flight[Result]], batch: Sequence[Batch]
     ) -> Sequence[Result] | None:
-        """Launch, deliver what is owed, land; none when the call did nothing.
+        """Launch and land; none when the call did nothing."""
+        began = self.clock()
+        flight = self.launch(call, batch)
+        return None if flight is None else self.land(flight, batch, began)
 
-        Every stream of a call that did nothing has ended then.
-        """
+    def launch(
+        self, call: Callable[[Sequence[Batch]], Flight[Result]], batch: Sequence[Batch]
+    ) -> Flight[Result] | None:
+        """Launch, then deliver what is owed and learn, which the launch was not to wait for; none
+        when the call did nothing. Every stream of it has ended then."""
         self.launched += 1
-        launched = self.clock()
         try:
-            flight = launch(batch)
+            flight = call(batch)
         except EngineFault as error:
             self.nothing_done(batch, error)
             return None
         self.lanes.outbox.flush()
         self.drafting.catch_up()
+        return flight
+
+    def land(
+        self, flight: Flight[Result], batch: Sequence[Batch], began: float
+    ) -> Sequence[Result] | None:
+        """The results of what was launched at `began`; none when the call did nothing. Every stream
+        of it has ended then."""
+        named = [entry.stream for entry in batch]
         try:
             results = flight.land(self.prompt_waits)
         except EngineFault as error:
             self.nothing_done(batch, error)
             return None
-        named = [entry.stream for entry in batch]
         assert [result.stream for result in results] == named, (named, results)
         if self.trace is not None:
-            self.forwards.append(traced(batch, results, launched, self.clock()))
+            self.forwards.append(traced(batch, results, began, self.clock()))
         self.look()
         return results
 
