@@ -63,12 +63,13 @@ class Asking:
             self.probing -= 1
             return not self.probing
         guessing = [reply.guessing for reply in replies if reply.guessing is not None]
-        self.rested = 0 if all(each.asks for each in guessing) else self.rested + 1
+        asking = [each for each in guessing if each.asks]
+        self.rested = 0 if len(asking) == len(guessing) else self.rested + 1
         if self.costs.since_plain >= self.until_plain:
             self.until_plain = PLAIN
             self.costs.since_plain = 0
-            self.paused = [each for each in guessing if each.asks]
-            for each in self.paused:
+            self.paused = asking
+            for each in asking:
                 each.asks = False
             return False
         if self.rested < self.rest:

@@ -83,8 +83,8 @@ class Drafting:
         offers = [self.offer(reply) for reply in replies]
         extra = 0.0
         if self.has_sources and self.costs.rows:
-            minds = [reply.guessing for reply in replies]
-            extra = self.costs.drafting[sum([mind is not None and mind.asks for mind in minds])]
+            asking = [each for each in replies if each.guessing is not None and each.guessing.asks]
+            extra = self.costs.drafting[len(asking)]
         granted = share(offers, self.info.round_rows, self.costs.rows, extra)
         return [
             self.window(reply, offer[FORCED], count)

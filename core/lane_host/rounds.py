@@ -87,8 +87,11 @@ def share(
     granted, of equal rates the fewest rows. A row that is as likely as another comes after it if
     it is deeper, then if its stream was served later.
     """
-    counts = [len(chances) for _, _, chances in offers]
-    rows = len(offers) + sum([forced for _, forced, _ in offers])
+    counts = []
+    rows = len(offers)
+    for _, forced, chances in offers:
+        counts.append(len(chances))
+        rows += forced
     fits = rows + sum(counts) <= round_rows
     if fits and not costs:
         return counts
@@ -97,12 +100,20 @@ def share(
     if not fits:
         order = sorted(order, key=lambda place: offers[place][SERVED])
         rows = seat(offers, order, granted, round_rows)
+        offers = [
+            offer if seated >= 0 else (0, 0, ())
+            for offer, seated in zip(offers, granted, strict=True)
+        ]
     # What each row brings, its stream's earlier ones counted in: it falls with the depth.
-    worth = [[*accumulate(chances, mul)] for _, _, chances in offers]
-    if not fits:
-        worth = [each if granted[place] >= 0 else [] for place, each in enumerate(worth)]
+    worth: list[list[float]] = []
     ranked: list[float] = []
-    for each in worth:
+    for _, _, chances in offers:
+        each: list[float] = []
+        likely = 1.0
+        for chance in chances:
+            likely *= chance
+            each.append(likely)
+        worth.append(each)
         ranked += each
     ranked.sort(reverse=True)
     count = num_rows(ranked[: round_rows - rows], rows, costs, extra)
