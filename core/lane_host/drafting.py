@@ -13,11 +13,12 @@ from tensorfold.core.engine_api import Info, Window
 from tensorfold.core.lane_host.asking import Asking
 from tensorfold.core.lane_host.costs import Costs
 from tensorfold.core.lane_host.figures import Figures
-from tensorfold.core.lane_host.guessing import HEAD, Guessers, Lesson
+from tensorfold.core.lane_host.guessing import HEAD, Guessers, Guessing, Lesson
 from tensorfold.core.lane_host.replies import Reply
 from tensorfold.core.lane_host.rounds import (
     CHANCES,
     FORCED,
+    SOURCE,
     SOURCES,
     TOKENS,
     Offer,
@@ -50,7 +51,7 @@ class Drafting:
         self.most = min(info.window_rows, info.round_rows)
         # What is asked for while a reply is far from its end.
         self.wants = wanted(info.context, info)
-        self.lessons: list[Lesson] = []
+        self.lessons: list[tuple[Guessing, Lesson]] = []
         self.last_round: tuple[Sequence[Window], int, float] | None = None
 
     def begin(self, reply: Reply, drafts: Sequence[int], chances: Sequence[float]) -> None:
@@ -144,13 +145,10 @@ class Drafting:
         proposals = guessing.proposals
         if not proposals:
             return
-        coming = tokens[forced:] if forced else tokens
-        if len(proposals) > 1 or proposals[0].source != HEAD:
-            self.guessers.tell(reply.stream, guessing, coming)
-        rows = len(window.tokens) - 1 - forced
-        accepted = (kept if kept < len(tokens) else kept - 1) - forced
-        guessing.due = reply.chain[SOURCES][:rows], accepted if accepted > 0 else 0
-        self.lessons.append((guessing, proposals, coming))
+        if len(proposals) > 1 or proposals[0][SOURCE] != HEAD:
+            self.guessers.tell(reply.stream, guessing, tokens[forced:])
+        guessing.due = lesson = proposals, reply.chain[SOURCES], window, tokens, kept
+        self.lessons.append((guessing, lesson))
 
     def measured(self, windows: Sequence[Window], rows: int, seconds: float) -> None:
         """What a round took, by the host's clock."""

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from tensorfold.core.drafter_api import Guesses, HostDrafter, StreamDrafter
+from tensorfold.core.engine_api import Window
 from tensorfold.core.lane_host.chances import Fared, Known, by_depth, calibrated, learn
 from tensorfold.core.lane_host.context import Context
-from tensorfold.core.lane_host.rounds import Guess
+from tensorfold.core.lane_host.rounds import SOURCE, Guess
 
 LOG = logging.getLogger("tensorfold.host")
 
@@ -23,13 +24,16 @@ HEAD_NAME = "head"
 NOTHING = Guesses()
 INTEGERS = {int}
 
+# What a round showed of one stream: all guesses, whose its rows were, its window, and the tokens
+# that came, with how many of them were kept.
+Lesson = tuple[Sequence[Guess], Sequence[int], Window, Sequence[int], int]
+
 
 class Guessing:
     """One live stream's. `head` holds the engine's drafts and its own chances of them, `asks` tells
     whether it is asked for more. `proposals` are the guesses of the coming round, or of the one in
     flight. `drafted` counts by source the guesses that had a row, `accepted` those that came true;
-    `totals` are the same of all streams. `due` is what is to be counted of the last round: whose
-    the rows were, and how many came true.
+    `totals` are the same of all streams. `due` is the last round's lesson until it is counted.
     """
 
     __slots__ = (
@@ -56,7 +60,7 @@ class Guessing:
     ) -> None:
         self.names = names
         self.totals = totals
-        self.due: tuple[Sequence[int], int] = (), 0
+        self.due: Lesson | None = None
         self.context = Context(prompt, reply)
         self.drafters = list(drafters)
         self.fared = [by_depth(Fared) for _ in names]
@@ -68,23 +72,26 @@ class Guessing:
 
     def count(self) -> None:
         """Count what is due."""
-        sources, accepted = self.due
+        if self.due is None:
+            return
+        _, sources, window, tokens, kept = self.due
+        self.due = None
+        rows = len(window.tokens) - 1 - window.forced
+        # The last of the tokens was no guess, if all were kept.
+        accepted = (kept if kept < len(tokens) else kept - 1) - window.forced
+        sources = sources[:rows]
+        right = sources[:accepted] if accepted > 0 else ()
         for source in {*sources}:
-            drafted, came_true = sources.count(source), sources[:accepted].count(source)
+            drafted, came_true = sources.count(source), right.count(source)
             self.drafted[source] += drafted
             self.accepted[source] += came_true
             self.totals[0][source] += drafted
             self.totals[1][source] += came_true
-        self.due = (), 0
 
     def by_source(self) -> dict[str, tuple[int, int]]:
         """Of each source that had a row: its rows and those of them that came true."""
         counts = zip(self.names, self.drafted, self.accepted, strict=True)
         return {name: (drafted, accepted) for name, drafted, accepted in counts if drafted}
-
-
-# A round's outcome for one stream, to be learned from: all guesses, and the tokens that came.
-Lesson = tuple[Guessing, Sequence[Guess], Sequence[int]]
 
 
 class Guessers:
@@ -130,7 +137,8 @@ class Guessers:
     ) -> list[Guess]:
         """Every source's guesses at what follows the forced tokens, at most `most` of each."""
         tokens, own = guessing.head
-        guessing.proposals = proposals = []
+        proposals: list[Guess] = []
+        guessing.proposals = proposals
         if tokens:
             try:
                 worth = calibrated(self.sources[HEAD], guessing.fared[HEAD], own)
@@ -141,10 +149,10 @@ class Guessers:
                 self.report(stream, HEAD, error)
             else:
                 if not forced:
-                    proposals.append(Guess(HEAD, tokens, worth, own))
+                    proposals.append((tokens, worth, HEAD, own))
                 elif tuple(tokens[: len(forced)]) == forced and len(tokens) > len(forced):
                     past = slice(len(forced), None)
-                    proposals.append(Guess(HEAD, tokens[past], worth[past], own[past]))
+                    proposals.append((tokens[past], worth[past], HEAD, own[past]))
         context = guessing.context
         context.forced = forced
         for place, drafter in enumerate(guessing.drafters, 1):
@@ -161,7 +169,7 @@ class Guessers:
                 self.give_up(stream, guessing, place, error)
                 continue
             worth = calibrated(self.sources[place], guessing.fared[place], own)
-            proposals.append(Guess(place, tokens, worth, own))
+            proposals.append((tokens, worth, place, own))
         return proposals
 
     def checked(self, answer: Any, most: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
@@ -186,20 +194,20 @@ class Guessers:
 
     def others(self, guessing: Guessing) -> list[Guess]:
         """The guesses of the drafters alone, as they stand now."""
-        return [each for each in guessing.proposals if each.source != HEAD]
+        return [each for each in guessing.proposals if each[SOURCE] != HEAD]
 
     # -- after a round -------------------------------------------------------------------------
 
     def tell(self, stream: int, guessing: Guessing, tokens: Sequence[int]) -> None:
         """Tell the drafters how many of their guesses came true, now that these tokens have."""
-        for guess in guessing.proposals:
-            drafter = guessing.drafters[guess.source - 1] if guess.source != HEAD else None
+        for guesses, _, source, _ in guessing.proposals:
+            drafter = guessing.drafters[source - 1] if source != HEAD else None
             if drafter is None:
                 continue
             try:
-                drafter.landed(num_equal(guess.tokens, tokens))
+                drafter.landed(num_equal(guesses, tokens))
             except Exception as error:
-                self.give_up(stream, guessing, guess.source, error)
+                self.give_up(stream, guessing, source, error)
 
     def rest(self, stream: int, guessing: Guessing) -> None:
         """Give every drafter its time while a round is in flight."""
@@ -210,13 +218,14 @@ class Guessers:
                 except Exception as error:
                     self.give_up(stream, guessing, place, error)
 
-    def learn(self, lessons: Sequence[Lesson]) -> None:
+    def learn(self, lessons: Sequence[tuple[Guessing, Lesson]]) -> None:
         """Count and learn what a round showed of each stream, in the order of its windows."""
         sources = self.sources
-        for guessing, proposals, tokens in lessons:
+        for guessing, (proposals, _, window, tokens, _) in lessons:
             guessing.count()
-            for source, guesses, _, own in proposals:
-                learn(sources[source], guessing.fared[source], guesses, own, tokens)
+            coming = tokens[window.forced :]
+            for guesses, _, source, own in proposals:
+                learn(sources[source], guessing.fared[source], guesses, own, coming)
 
 
 def num_equal(guesses: Sequence[int], tokens: Sequence[int]) -> int:

@@ -21,21 +21,15 @@ SERVED: Final = 0
 FORCED: Final = 1
 OFFERED: Final = 2
 
-
-class Guess(NamedTuple):
-    """What one source guesses to follow: its tokens, the chance of each, and the source's own word
-    for those chances."""
-
-    source: int
-    tokens: Sequence[int]
-    chances: Sequence[float]
-    own: Sequence[float] = ()
-
-
+# What one source guesses to follow: its tokens, the chance of each, whose they are, and what the
+# source itself calls those chances.
+Guess = tuple[Sequence[int], Sequence[float], int, Sequence[float]]
 # The guesses that stand in a window: row by row the token, its chance, and whose it is.
 Chain = tuple[Sequence[int], Sequence[float], Sequence[int]]
+# Places in either.
 TOKENS: Final = 0
 CHANCES: Final = 1
+SOURCE: Final = 2
 SOURCES: Final = 2
 NO_CHAIN: Chain = ((), (), ())
 
@@ -47,33 +41,33 @@ def chained(guesses: Sequence[Guess], most: int) -> Chain:
     whose guess was another one has nothing to say any more: what follows follows its own guess.
     """
     if len(guesses) == 1:
-        source, alone, worth, _ = guesses[0]
+        alone, worth, source, _ = guesses[0]
         if len(alone) > most:
             alone, worth = alone[:most], worth[:most]
         return alone, worth, (source,) * len(alone)
     tokens: list[int] = []
     chances: list[float] = []
     sources: list[int] = []
-    left = [guess for guess in guesses if guess.tokens]
+    left = [guess for guess in guesses if guess[TOKENS]]
     for row in range(most):
         if len(left) < 2:
             break
         best = left[0]
         for guess in left:
-            if guess.chances[row] > best.chances[row]:
+            if guess[CHANCES][row] > best[CHANCES][row]:
                 best = guess
-        token = best.tokens[row]
+        token = best[TOKENS][row]
         tokens.append(token)
-        chances.append(best.chances[row])
-        sources.append(best.source)
+        chances.append(best[CHANCES][row])
+        sources.append(best[SOURCE])
         left = [
-            guess for guess in left if guess.tokens[row] == token and len(guess.tokens) > row + 1
+            guess for guess in left if guess[TOKENS][row] == token and len(guess[TOKENS]) > row + 1
         ]
-    for guess in left[:1]:
-        rest = guess.tokens[len(tokens) : most]
-        chances += guess.chances[len(tokens) : most]
+    for alone, worth, source, _ in left[:1]:
+        rest = alone[len(tokens) : most]
+        chances += worth[len(tokens) : most]
         tokens += rest
-        sources += [guess.source] * len(rest)
+        sources += [source] * len(rest)
     return tokens, chances, sources
 
 

@@ -120,10 +120,10 @@ def test_a_guess_that_its_drafter_changes_afterwards_stays_as_it_was() -> None:
     tokens, chances = [5, 6], [0.5, 0.5]
     guessers = Guessers([Drafter("d", lambda context, most: (tokens, chances))], 97)
     guessing = guessers.begin(1, (1, 2), [3])
-    (guess,) = guessers.propose(1, guessing, 4, ())
+    ((guesses, _, _, own),) = guessers.propose(1, guessing, 4, ())
     tokens[0] = 9999
     chances[0] = 7.0
-    assert (guess.tokens, guess.own) == ((5, 6), (0.5, 0.5))
+    assert (guesses, own) == ((5, 6), (0.5, 0.5))
 
 
 @pytest.mark.parametrize(
@@ -143,15 +143,15 @@ def test_the_heads_guesses_behind_what_is_forced_stand_if_they_foresaw_it(
     guessers = Guessers([], 97)
     guessing = guessers.begin(1, (1, 2), [3])
     guessing.head = (5, 6, 7), (0.9, 0.6, 0.3)
-    whole = guessers.propose(1, guessing, 4, ())[0]
+    ((_, whole, _, _),) = guessers.propose(1, guessing, 4, ())
     found = guessers.propose(1, guessing, 4, forced)
     if left is None:
         assert found == []
         return
-    (guess,) = found
+    ((guesses, chances, _, own),) = found
     past = len(forced)
-    assert (guess.tokens, guess.own) == (left, (0.9, 0.6, 0.3)[past:])
-    assert list(guess.chances) == list(whole.chances)[past:]
+    assert (guesses, own) == (left, (0.9, 0.6, 0.3)[past:])
+    assert list(chances) == list(whole)[past:]
 
 
 def test_two_sources_of_one_name_are_refused() -> None:

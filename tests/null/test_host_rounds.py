@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from tensorfold.backends.fake.options import FakeOptions, info_of
 from tensorfold.core.engine_api import Info
 from tensorfold.core.lane_host.rounds import (
-    Guess,
     Offer,
     chained,
     rate,
@@ -196,18 +195,18 @@ def test_streams_that_copy_well_or_take_no_drafts_are_not_asked() -> None:
 
 
 def test_at_each_row_the_likeliest_guess_stands_and_who_guessed_otherwise_is_out() -> None:
-    head = Guess(0, (1, 2, 3), (0.9, 0.5, 0.9))
-    copied = Guess(1, (1, 7, 8, 9), (0.8, 0.8, 0.8, 0.8))
+    head = (1, 2, 3), (0.9, 0.5, 0.9), 0, ()
+    copied = (1, 7, 8, 9), (0.8, 0.8, 0.8, 0.8), 1, ()
     assert chained([head, copied], 7) == (
         [1, 7, 8, 9],
         [0.9, 0.8, 0.8, 0.8],
         [0, 1, 1, 1],
     )
     assert chained([head, copied], 2) == ([1, 7], [0.9, 0.8], [0, 1])
-    sure = Guess(0, (5, 2), (0.95, 0.1))
+    sure = (5, 2), (0.95, 0.1), 0, ()
     assert chained([sure, copied], 7) == ([5, 2], [0.95, 0.1], [0, 0])
     assert chained([head], 2) == ((1, 2), (0.9, 0.5), (0, 0))
-    tie = Guess(1, (4,), (0.9,))
+    tie = (4,), (0.9,), 1, ()
     assert chained([head, tie], 7) == ([1, 2, 3], [0.9, 0.5, 0.9], [0, 0, 0])
 
 
@@ -223,22 +222,22 @@ GUESSES = st.lists(
 def test_a_chain_is_some_sources_words_in_a_row(
     raw: list[list[tuple[int, float]]], most: int
 ) -> None:
-    guesses = [
-        Guess(place, tuple(token for token, _ in each), tuple(chance for _, chance in each))
-        for place, each in enumerate(raw)
-    ]
+    words = [[token for token, _ in each] for each in raw]
+    worth = [[chance for _, chance in each] for each in raw]
+    guesses = [(*both, place, ()) for place, both in enumerate(zip(words, worth, strict=True))]
     tokens, chances, sources = (list(part) for part in chained(guesses, most))
     assert len(tokens) == len(chances) == len(sources) <= most
     for row, source in enumerate(sources):
-        guess = guesses[source]
-        assert list(guess.tokens[: row + 1]) == tokens[: row + 1]
-        assert guess.chances[row] == chances[row]
+        assert words[source][: row + 1] == tokens[: row + 1]
+        assert worth[source][row] == chances[row]
         agreed = [
-            g for g in guesses if len(g.tokens) > row and list(g.tokens[:row]) == tokens[:row]
+            theirs[row]
+            for own, theirs in zip(words, worth, strict=True)
+            if len(own) > row and own[:row] == tokens[:row]
         ]
-        assert chances[row] == max(g.chances[row] for g in agreed)
-    longer = [g for g in guesses if list(g.tokens[: len(tokens)]) == tokens]
-    assert len(tokens) == most or all(len(g.tokens) == len(tokens) for g in longer)
+        assert chances[row] == max(agreed)
+    longer = [own for own in words if own[: len(tokens)] == tokens]
+    assert len(tokens) == most or all(len(own) == len(tokens) for own in longer)
 
 
 # -- in a host ---------------------------------------------------------------------------------
