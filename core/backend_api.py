@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from tensorfold.core.share import Share
+from tensorfold.core.share import MEET_SECONDS, Share
 
 if TYPE_CHECKING:
     from tensorfold.core.engine_api import Engine
@@ -38,8 +38,9 @@ class Place:
     """Where one of several ranks stands, and where they meet: an address of rank 0's host.
 
     `listener` is a socket that listens there already, by number, for rank 0; with `served` somebody
-    else answers there. `local` is the rank's number among those of its own host. `lost` is told why
-    a start cannot succeed, on a thread, whatever this rank is in: one of them died or stalls.
+    else answers there. `local` is the rank's number among those of its own host. `seconds` is how
+    long the others are waited for. `lost` is told why a start cannot succeed, on a thread, whatever
+    this rank is in: one of them died or stalls.
     """
 
     share: Share
@@ -48,6 +49,7 @@ class Place:
     local: int = 0
     listener: int | None = None
     served: bool = False
+    seconds: float = MEET_SECONDS
     lost: Callable[[str], None] = seen_by_itself
 
 

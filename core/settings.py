@@ -13,7 +13,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
 from tensorfold.core.errors import StartError
-from tensorfold.core.share import IDS, WIDTH
+from tensorfold.core.share import IDS, MEET_SECONDS, WIDTH
 from tensorfold.core.switches import Switch, checked, parse, switch
 
 
@@ -80,6 +80,9 @@ class Settings:
     )
     ranks: int = switch(
         1, "TF_RANKS", "processes", "engine", "processes that share the model", least=1, most=8
+    )
+    meet_timeout: float = switch(
+        MEET_SECONDS, "TF_MEET_TIMEOUT", "seconds", "ranks", "time for all ranks to come", least=1
     )
     expert_cut: str = switch(
         IDS,

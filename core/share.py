@@ -13,6 +13,8 @@ from tensorfold.core.errors import StartError
 UNITS = 8
 # Counts of ranks at which every sum is the tree of one rank, so that the bits are the same.
 SAME_BITS = (1, 2, 4, 8)
+# For all ranks to come to where they meet: hosts may start minutes apart.
+MEET_SECONDS = 300.0
 # How ranks cut routed experts: each holds some of them whole, or some of the inner width of all.
 IDS, WIDTH = "ids", "width"
 

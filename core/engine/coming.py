@@ -12,13 +12,16 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from tensorfold.core.backend_api import Place
 from tensorfold.core.engine.link import BEAT_SECONDS, Frames, Watch
 from tensorfold.core.engine.records import Unreadable, decode, encode
 from tensorfold.core.errors import RankGone, StartError
+
+Made = TypeVar("Made")
 
 # The beat needs Python's lock now and then. What reads weights, compiles, waits for a device or
 # for other ranks lets go of it, and what a library does while it holds it takes a few seconds: the
@@ -26,10 +29,10 @@ from tensorfold.core.errors import RankGone, StartError
 SILENT_SECONDS = 8.0
 # For the other ways in which a rank's end is told, and with it why.
 GONE_SECONDS = 3.0
-# For all ranks to come: hosts start minutes apart.
-COME_SECONDS = 300.0
 # For a rank that has come to say which one it is, or to be let in.
 GREET_SECONDS = 20.0
+# Between two looks whether somebody is where ranks meet, and for one of them.
+LOOK_SECONDS, TRY_SECONDS = 0.2, 5.0
 TOKEN_BYTES = 32
 
 
@@ -138,15 +141,59 @@ class Coming:
                 )
 
 
-def lead(place: Place, say: Callable[[bytes], None], seconds: float = COME_SECONDS) -> Coming:
+def await_listener(place: Place) -> None:
+    """Wait until somebody answers where ranks meet. Raises `StartError` where nobody does in time.
+
+    The library that ranks meet over would wait too, and fail with pages of its own words.
+    """
+    last = time.monotonic() + place.seconds
+    while True:
+        left = last - time.monotonic()
+        try:
+            address = place.host, place.port
+            socket.create_connection(address, max(0.1, min(left, TRY_SECONDS))).close()
+        except OSError as error:
+            if left <= 0:
+                raise missed([0], place, f": {error.strerror or error}") from None
+        else:
+            return
+        time.sleep(LOOK_SECONDS)
+
+
+def in_time(work: Callable[[], Made], place: Place, last: float) -> Made:
+    """What a library's call gives that would wait without end for who listens and says nothing.
+    Raises `StartError` where it does."""
+    found = Future[Made]()
+
+    def run() -> None:
+        try:
+            found.set_result(work())
+        except BaseException as error:
+            found.set_exception(error)
+
+    threading.Thread(target=run, name="meeting", daemon=True).start()
+    try:
+        return found.result(max(1.0, last - time.monotonic()))
+    except TimeoutError:
+        raise missed([0], place, ": who listens there says nothing") from None
+
+
+def missed(ranks: list[int], place: Place, why: str = "") -> StartError:
+    """Of ranks that did not come in time."""
+    return StartError(
+        f"{named(ranks)} did not come to {place.host} port {place.port} in {place.seconds:g} s{why}"
+    )
+
+
+def lead(place: Place, say: Callable[[bytes], None]) -> Coming:
     """Rank 0's links to all others, who are `say`d its address and a word.
 
-    Raises `StartError` where one does not come in that time.
+    Raises `StartError` where one does not come in time.
     """
     word = secrets.token_bytes(TOKEN_BYTES)
     coming = Coming(place.lost)
     missing = list(range(1, place.share.ranks))
-    last = time.monotonic() + seconds
+    last = time.monotonic() + place.seconds
     with socket.create_server((place.host, 0)) as server:
         say(encode((server.getsockname()[1], word)))
         while missing:
@@ -154,12 +201,9 @@ def lead(place: Place, say: Callable[[bytes], None], seconds: float = COME_SECON
             try:
                 sock, _ = server.accept()
             except (TimeoutError, BlockingIOError):
-                words = (
-                    f"{named(missing)} did not come to {place.host} port {place.port} in "
-                    f"{seconds:g} s"
-                )
-                coming.give_up(words)
-                raise StartError(words) from None
+                error = missed(missing, place)
+                coming.give_up(str(error))
+                raise error from None
             rank = greeted(sock, word)
             if rank not in missing:
                 sock.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from functools import partial
@@ -13,7 +14,7 @@ import torch.distributed.distributed_c10d as c10d
 from torch import Tensor
 
 from tensorfold.core.backend_api import Place
-from tensorfold.core.engine.coming import Coming, lead, reach
+from tensorfold.core.engine.coming import Coming, await_listener, in_time, lead, missed, reach
 from tensorfold.core.errors import RankGone, StartError
 from tensorfold.core.ops.linear_parts import tree
 from tensorfold.core.share import Share
@@ -99,27 +100,41 @@ def met(place: Place, group: Callable[[dist.Store, Coming], Made]) -> Made:
 
     Raises `StartError` where they do not come.
     """
-    try:
-        store = dist.TCPStore(
+    last = time.monotonic() + place.seconds
+    first = place.share.rank == 0
+    if place.served or not first:
+        await_listener(place)
+
+    def left() -> timedelta:
+        return timedelta(seconds=max(1.0, last - time.monotonic()))
+
+    def reached() -> dist.TCPStore:
+        return dist.TCPStore(
             place.host,
             place.port,
             place.share.ranks,
-            place.share.rank == 0 and not place.served,
-            START,
+            first and not place.served,
+            left(),
             wait_for_workers=False,
             master_listen_fd=place.listener,
         )
-        first = store.compare_set(RANKS, "", str(place.share.ranks)).decode()
-        if first != str(place.share.ranks):
+
+    try:
+        store = in_time(reached, place, last)
+        ranks = store.compare_set(RANKS, "", str(place.share.ranks)).decode()
+        if ranks != str(place.share.ranks):
             raise StartError(
                 f"rank {place.share.rank} is one of {place.share.ranks}, and who came before it to "
-                f"{place.host} port {place.port} is one of {first}"
+                f"{place.host} port {place.port} is one of {ranks}"
             )
-        if place.share.rank == 0:
-            coming = lead(place, lambda said: store.set(LINK, said.decode()))
-        else:
-            coming = reach(place, store.get(LINK))
-        return group(store, coming)
+        store.set_timeout(START)
+        if first:
+            return group(store, lead(place, lambda said: store.set(LINK, said.decode())))
+        try:
+            store.wait([LINK], left())
+        except dist.DistStoreError:
+            raise missed([0], place) from None
+        return group(store, reach(place, store.get(LINK)))
     except RuntimeError as error:
         raise StartError(
             f"rank {place.share.rank} of {place.share.ranks} did not meet the others at "

@@ -223,7 +223,7 @@ def meet(order: EngineOrder, device: Device) -> Group | None:
         return None
     if device.connect is None:
         raise StartError(f"backend {device.backend} runs on one rank")
-    return device.connect(order.place)
+    return device.connect(replace(order.place, seconds=order.settings.meet_timeout))
 
 
 def share_of(group: Group | None) -> Share:

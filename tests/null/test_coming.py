@@ -14,7 +14,7 @@ import pytest
 from tensorfold.core.backend_api import Place
 from tensorfold.core.engine import coming as comings
 from tensorfold.core.engine import link as links
-from tensorfold.core.engine.coming import Coming, lead, reach
+from tensorfold.core.engine.coming import Coming, await_listener, in_time, lead, reach
 from tensorfold.core.engine.link import Follower, Leader
 from tensorfold.core.errors import RankGone, StartError
 from tensorfold.core.share import Share
@@ -31,8 +31,11 @@ def sooner(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(comings, "GONE_SECONDS", 0.2)
 
 
-def place_of(rank: int, ranks: int, lost: Callable[[str], None]) -> Place:
-    return Place(share=Share(rank=rank, ranks=ranks), host="127.0.0.1", port=7, lost=lost)
+def place_of(
+    rank: int, ranks: int, lost: Callable[[str], None], port: int = 7, seconds: float = 5.0
+) -> Place:
+    share = Share(rank=rank, ranks=ranks)
+    return Place(share=share, host="127.0.0.1", port=port, lost=lost, seconds=seconds)
 
 
 @contextmanager
@@ -136,7 +139,7 @@ def test_ranks_that_do_not_come_are_named_to_those_who_did_and_where_they_were_w
 
     began = time.monotonic()
     with pytest.raises(StartError) as caught:
-        lead(place_of(0, 5, told.append), say, 0.2)
+        lead(place_of(0, 5, told.append, seconds=0.2), say)
     assert 0.2 <= time.monotonic() - began < 5
     assert str(caught.value) == "ranks 1, 3, 4 did not come to 127.0.0.1 port 7 in 0.2 s"
     eventually(lambda: told == [str(caught.value)])
@@ -153,7 +156,7 @@ def test_a_rank_that_dies_while_others_are_waited_for_ends_those_who_came() -> N
 
     def waits() -> None:
         try:
-            lead(place_of(0, 3, told[0].append), say, 0.8)
+            lead(place_of(0, 3, told[0].append, seconds=0.8), say)
         except StartError as error:
             failed.append(str(error))
 
@@ -166,3 +169,41 @@ def test_a_rank_that_dies_while_others_are_waited_for_ends_those_who_came() -> N
     assert failed == []
     thread.join()
     came[0].ends[0].close()
+
+
+def unused() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+    return port
+
+
+def test_a_place_where_nobody_listens_is_waited_at_for_a_time_and_named() -> None:
+    port, told = unused(), list[str]()
+    with pytest.raises(StartError) as caught:
+        await_listener(place_of(1, 2, told.append, port, 0.3))
+    words = f"rank 0 did not come to 127.0.0.1 port {port} in 0.3 s: Connection refused"
+    assert str(caught.value) == words
+
+
+def test_who_listens_and_says_nothing_is_not_waited_for_without_end() -> None:
+    began = time.monotonic()
+    place = place_of(1, 2, list[str]().append, seconds=0.3)
+    with pytest.raises(StartError, match=r"in 0\.3 s: who listens there says nothing"):
+        in_time(threading.Event().wait, place, began)
+    assert in_time(lambda: 3, place, began) == 3
+    with pytest.raises(RuntimeError, match="its own"):
+        in_time(lambda: exec("raise RuntimeError('its own')"), place, began)
+    assert time.monotonic() - began < 5
+
+
+def test_a_rank_that_comes_before_rank_0_waits_for_it() -> None:
+    port = unused()
+    waits = threading.Thread(
+        target=await_listener, args=(place_of(1, 2, list[str]().append, port),)
+    )
+    waits.start()
+    time.sleep(0.3)
+    assert waits.is_alive()
+    with socket.create_server(("127.0.0.1", port)):
+        waits.join(5)
+        assert not waits.is_alive()

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+import torch.distributed as dist
 from safetensors.torch import load_file
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
@@ -219,6 +220,22 @@ def test_a_rank_of_another_number_of_ranks_is_refused_and_waits_for_nobody() -> 
     with pytest.raises(StartError, match=r"rank 2 is one of 3, and who came before it to .* of 2"):
         met(2, 3)
     assert first != second
+
+
+def test_a_rank_that_never_comes_is_named_after_the_time_that_is_set_and_where_it_was_missed() -> (
+    None
+):
+    port = free_port()
+    place = Place(share=Share(ranks=3), host="127.0.0.1", port=port)
+    with pytest.raises(StartError) as caught:
+        opened_at(place, meet_timeout=1.0)
+    assert str(caught.value) == f"ranks 1, 2 did not come to 127.0.0.1 port {port} in 1 s"
+    # A launcher's own process answers there.
+    store = dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+    place = Place(share=Share(rank=1, ranks=2), host="127.0.0.1", port=store.port, served=True)
+    with pytest.raises(StartError) as caught:
+        opened_at(place, meet_timeout=1.0)
+    assert str(caught.value) == f"rank 0 did not come to 127.0.0.1 port {store.port} in 1 s"
 
 
 # For a forward of ranks that are ready.
