@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tensorfold.core.ops import rotate
 from tensorfold.tools.operands import Args, Maker, Point, size
 from tensorfold.tools.ops_at_width_memory import memory_points
 
@@ -156,6 +157,14 @@ def gated(m: Maker, rows: int) -> Args:
     )
 
 
+def rotated(label: str, *shape: int) -> Point:
+    def make(m: Maker, rows: int) -> Args:
+        angle_RP = m.normal(rows, 32, wide=True)
+        return m.normal(rows, *shape), torch.cos(angle_RP), torch.sin(angle_RP), False
+
+    return Point(op="rotate", label=label, make=make, peer=lambda args: rotate.reference(*args))
+
+
 def points() -> Iterator[Point]:
     """Every op of the table, at each width that a release calls it with."""
     d, v = 4096, 5120
@@ -222,4 +231,6 @@ def points() -> Iterator[Point]:
     yield experts("experts", "glm53", 288, 8, d, 2048)
     yield experts("experts_weighted", "dsv41", 384, 6, v, 2304)
     yield Point(op="engram_gate", label="dsv41", make=gated)
+    yield rotated("dsv41 q", 64, 512)
+    yield rotated("dsv41 window row", 512)
     yield from memory_points()

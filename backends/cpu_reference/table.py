@@ -9,6 +9,7 @@ from typing import Any
 from tensorfold.backends.cpu_reference import experts, memory, ops, recurrence, sparse
 from tensorfold.backends.cpu_reference.products import BY_EIGHT, BY_FOUR, TILES, Products
 from tensorfold.core.engine.optable import Candidate, Candidates
+from tensorfold.core.ops import rotate
 
 Call = Callable[..., Any]
 
@@ -37,6 +38,7 @@ NORMS: dict[str, tuple[Call, Call]] = {
 WITHOUT: dict[str, Call] = {
     "short_conv": ops.short_conv,
     "pool_keys": ops.pool_keys,
+    "rotate": rotate.reference,
     "route": ops.route,
     "route_softplus": ops.route_softplus,
 }

@@ -26,6 +26,7 @@ from tensorfold.backends.cuda_triton.kernels.pick_rows import pick_rows
 from tensorfold.backends.cuda_triton.kernels.pick_tokens import pick_tokens
 from tensorfold.backends.cuda_triton.kernels.pool_keys import pool_keys
 from tensorfold.backends.cuda_triton.kernels.rms_norm import rms_norm
+from tensorfold.backends.cuda_triton.kernels.rotate import rotate
 from tensorfold.backends.cuda_triton.kernels.route import route
 from tensorfold.backends.cuda_triton.kernels.route_softplus import route_softplus
 from tensorfold.backends.cuda_triton.kernels.short_conv import short_conv
@@ -47,6 +48,7 @@ BY_ROW: dict[str, Call] = {
     "hc_join": hc_join,
     "short_conv": short_conv,
     "pool_keys": pool_keys,
+    "rotate": rotate,
     "route": route,
     "route_softplus": route_softplus,
     "engram_gate": engram_gate,

@@ -39,6 +39,7 @@ ROW_ARGUMENTS: Mapping[str, tuple[int, ...]] = {
     "sink_attention": (0, 3, 5),
     "route_softplus": (0,),
     "experts_weighted": (0, 1, 2),
+    "rotate": (0, 1, 2),
 }
 RUNS = ((0, 1), (1, 3), (0, 4), (3, 10), (0, 8), (5, 17), (0, 24), (8, 40), (0, 64), (64, 256))
 

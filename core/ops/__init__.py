@@ -29,6 +29,7 @@ from tensorfold.core.ops import (
     pick_tokens,
     pool_keys,
     rms_norm,
+    rotate,
     route,
     route_softplus,
     short_conv,
@@ -61,6 +62,7 @@ SPECS: tuple[OpSpec, ...] = (
     sink_attention.OP,
     route_softplus.OP,
     experts_weighted.OP,
+    rotate.OP,
 )
 
 
@@ -98,6 +100,7 @@ class Ops:
     sink_attention: Callable[..., Tensor]
     route_softplus: Callable[..., tuple[Tensor, Tensor]]
     experts_weighted: Callable[..., Tensor]
+    rotate: Callable[[Tensor, Tensor, Tensor, bool], Tensor]
     # Of products whose columns ranks cut, [R, own] to [R, all]; one rank has them all.
     join: Callable[[Tensor], Tensor] = itself
     # Of equal shapes on every rank, [...] to [ranks, ...], in rank order.

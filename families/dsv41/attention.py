@@ -67,7 +67,7 @@ def compress(
         opened.index_copy_(0, plan.open_R, raw_RE)
     latent_RC = ops.rms_norm(latent_RC.contiguous(), w.norm, config.norm_eps)
     key_RD = ops.rms_norm(ops.linear(latent_RC, w.index_proj), w.index_norm, config.norm_eps)
-    key_RD, latent_RC = rotate(key_RD, plan.turn), rotate(latent_RC, plan.turn)
+    key_RD, latent_RC = rotate(ops, key_RD, plan.turn), rotate(ops, latent_RC, plan.turn)
     if config.faithful:
         key_RD, latent_RC = fp4_round(key_RD), fp4_round_fine(latent_RC)
     state.keys_SD.index_copy_(0, plan.slot_R, key_RD)
@@ -115,7 +115,7 @@ def pick(
 ) -> tuple[Tensor, Tensor]:
     """Compressed rows and candidate blocks of some of the rows, numbered in their stream."""
     query_RHD = ops.linear(q_RK[part], w.q).view(-1, config.index_heads, config.index_size)
-    query_RHD = rotate(query_RHD, window.turn.at(part))
+    query_RHD = rotate(ops, query_RHD, window.turn.at(part))
     if config.faithful:
         query_RHD = fp4_round(query_RHD)
     allowed_RB = picked.blocks_RB if role.restricted else picked.blocks_RB[:, :0]
@@ -151,7 +151,7 @@ def joined_inputs(config: Config, ops: Ops, w: Attention, x_TD: Tensor) -> tuple
 
 
 def window_row(config: Config, ops: Ops, w: Attention, turn: Turn, kv_TC: Tensor) -> Tensor:
-    return narrowed(config, rotate(ops.rms_norm(kv_TC, w.kv_norm, config.norm_eps), turn))
+    return narrowed(config, rotate(ops, ops.rms_norm(kv_TC, w.kv_norm, config.norm_eps), turn))
 
 
 def inputs(
@@ -170,12 +170,12 @@ def inputs(
     q_QHC = ops.linear(latent_QK, w.q_up).view(-1, config.heads, config.head_size)
     key_turn = window.turn if window.key_turn is None else window.key_turn
     kv_TC = window_row(config, ops, w, key_turn, kv_TC)
-    return Inputs(latent_QK, rotate(q_QHC, window.turn), kv_TC)
+    return Inputs(latent_QK, rotate(ops, q_QHC, window.turn), kv_TC)
 
 
 def output(config: Config, ops: Ops, w: Attention, window: Window, o_RHC: Tensor) -> Tensor:
     """Turned back, then each group's product and the product over all of them."""
-    o_RHC = rotate(o_RHC, window.turn.back())
+    o_RHC = rotate(ops, o_RHC, window.turn, back=True)
     down_RGN = ops.linear_heads(o_RHC.reshape(o_RHC.shape[0], config.groups, -1), w.o_down_GKN)
     return ops.linear_parts(narrowed(config, down_RGN.flatten(1)), w.o_up)
 

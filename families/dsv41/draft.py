@@ -104,7 +104,7 @@ class Dspark:
         for stage, ring_LTC in zip(w.stages, self.rings, strict=True):
             own = stage.attention
             kv_RC = ops.linear(main_RD, own.in_proj[config.q_rank :])
-            kv_RC = rope.rotate(ops.rms_norm(kv_RC, own.kv_norm, config.norm_eps), turn)
+            kv_RC = rope.rotate(ops, ops.rms_norm(kv_RC, own.kv_norm, config.norm_eps), turn)
             slot_R = ring_slots(rows, ring_LTC.shape[1])
             slot_R = slot_R if tapped_R is None else slot_R[tapped_R]
             ring_LTC.flatten(0, 1).index_copy_(0, slot_R, narrowed(config, kv_RC))

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from tensorfold.core.ops import Ops
 from tensorfold.families.dsv41.config import Config, Yarn
 
 
@@ -16,9 +17,6 @@ class Turn(NamedTuple):
 
     cos_RP: Tensor
     sin_RP: Tensor
-
-    def back(self) -> Turn:
-        return Turn(self.cos_RP, -self.sin_RP)
 
     def at(self, row_Q: Tensor | slice) -> Turn:
         return Turn(self.cos_RP[row_Q], self.sin_RP[row_Q])
@@ -60,12 +58,6 @@ def turn_at(position_R: Tensor, rate_P: Tensor) -> Turn:
     return Turn(torch.cos(angle_RP), torch.sin(angle_RP))
 
 
-def rotate(x: Tensor, turn: Turn) -> Tensor:
-    """Turn the last pairs of x [R, ..., D], in the turn's format and back in x's."""
-    pairs = turn.cos_RP.shape[-1]
-    kept, turned = x.split([x.shape[-1] - 2 * pairs, 2 * pairs], -1)
-    a, b = turned.unflatten(-1, (pairs, 2)).unbind(-1)
-    shape = (x.shape[0], *[1] * (x.dim() - 2), pairs)
-    cos, sin = turn.cos_RP.view(shape), turn.sin_RP.view(shape)
-    turned = torch.stack([a * cos - b * sin, a * sin + b * cos], -1).flatten(-2)
-    return torch.cat([kept, turned.to(x.dtype)], -1)
+def rotate(ops: Ops, x: Tensor, turn: Turn, *, back: bool = False) -> Tensor:
+    """Turn the last pairs of x [R, ..., D]."""
+    return ops.rotate(x, turn.cos_RP, turn.sin_RP, back)

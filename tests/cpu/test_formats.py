@@ -239,6 +239,7 @@ WIDE_ARGUMENTS = {
         "pool_keys": ("keys_PMD", "gates_PMD", "ape_MD"),
         "sink_attention": ("sink_H",),
         "route_softplus": ("logit_RE", "bias_E"),
+        "rotate": ("cos_RP", "sin_RP"),
         "experts_weighted": ("weight_RK",),
         # The router, the compressors and the head.
         "linear": ("w_NK", "x_RK"),

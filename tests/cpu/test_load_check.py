@@ -42,6 +42,7 @@ UNCALLED = {
     "hc_collapse",
     "hc_mix",
     "pick_rows",
+    "rotate",
     "sink_attention",
 }
 LIBRARY_FORMS = sorted(
