@@ -18,7 +18,8 @@ from tensorfold.core.ops.wide import wide, wide_dtype
 from tensorfold.families.common.padding import of_real_rows
 from tensorfold.families.dsv41.attention import Picked, Role, attend, leave, narrowed
 from tensorfold.families.dsv41.config import Config
-from tensorfold.families.dsv41.plan import Memory, Window
+from tensorfold.families.dsv41.engram import look_up
+from tensorfold.families.dsv41.plan import Memory, Plan, Window, make
 from tensorfold.families.dsv41.shortcut import Cut
 from tensorfold.families.dsv41.state import SourceState
 from tensorfold.families.dsv41.weights import Attention, Engram, Hyper, Mlp, Moe
@@ -34,8 +35,9 @@ class Streams(NamedTuple):
         return Streams(self.x_RND[row_Q], self.pre_RN[row_Q])
 
 
-def begin(config: Config, embedded_RD: Tensor) -> Streams:
+def begin(config: Config, embed_VD: Tensor, ids_R: Tensor) -> Streams:
     """Every stream starts as the embedding; the first sublayer reads the first of them."""
+    embedded_RD = embed_VD[ids_R]
     x_RND = embedded_RD[:, None].expand(-1, config.streams, -1).contiguous()
     first_N = torch.arange(config.streams, device=embedded_RD.device) == 0
     pre_RN = first_N.to(wide_dtype(embedded_RD.dtype)).expand(embedded_RD.shape[0], -1).contiguous()
@@ -167,8 +169,12 @@ def tapped(entering: list[Tensor]) -> Tensor:
 
 
 class Kinds(NamedTuple):
-    """The functions of every kind of sublayer, as they are or each compiled by itself."""
+    """The functions of every kind of sublayer, and what stands before them, as they are or each
+    compiled by itself."""
 
+    plan: Callable[..., Plan]
+    names: Callable[..., Tensor]
+    begin: Callable[..., Streams]
     attention: Callable[..., tuple[Streams, Picked]]
     leaving: Callable[..., None]
     moe: Callable[..., Streams]
@@ -176,6 +182,9 @@ class Kinds(NamedTuple):
 
 
 PLAIN = Kinds(
+    plan=make,
+    names=look_up,
+    begin=begin,
     attention=attention_sublayer,
     leaving=leaving_sublayer,
     moe=moe_sublayer,

@@ -146,7 +146,7 @@ class Dspark:
         """A block's rows after the stages, before the norm, [R, D]."""
         turn = rope.turn_at(rows.position_R, self.rate_P)
         window = block_window(self.config, rows, self.rings[0].shape[1], turn)
-        s = block.begin(self.config, self.embed[rows.ids_R])
+        s = block.begin(self.config, self.embed, rows.ids_R)
         for w, ring_LTC in zip(self.weights.stages, self.rings, strict=True):
             s = self.stage(w, ring_LTC, window, real_rows(rows), s)
         return self.ops.hc_collapse(s.x_RND, s.pre_RN)

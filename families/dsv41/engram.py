@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tensorfold.core.family_api import Rows
+from tensorfold.families.common.rings import ring_slots, ring_sources
 from tensorfold.families.dsv41.config import Config, Engram
 
 SEED = 10007
@@ -49,6 +51,15 @@ def hashing(config: Config, map_V: Tensor) -> Hashing:
         prime_EC=prime_EC,
         first_EC=prime_EC.cumsum(1) - prime_EC,
     )
+
+
+def look_up(config: Config, own: Hashing, rows: Rows, ring_LT1: Tensor) -> Tensor:
+    """A forward's `names`, out of the ring of its streams' ids, which takes its rows' own."""
+    ring, ring_S = ring_LT1.shape[1], ring_LT1.view(-1)
+    source_RS = ring_sources(rows, own.factor_ES.shape[1], ring).flip(1)
+    ids_RS = torch.cat([ring_S, rows.ids_R])[source_RS]
+    ring_S.index_copy_(0, ring_slots(rows, ring), rows.ids_R)
+    return names(config, own, ids_RS, rows.position_R)
 
 
 def names(config: Config, own: Hashing, ids_RS: Tensor, position_R: Tensor) -> Tensor:

@@ -11,13 +11,13 @@ from tensorfold.core.family_api import Rows
 from tensorfold.core.ops import Ops
 from tensorfold.core.ops.wide import wide
 from tensorfold.families.common.sharing import Sharing, sharing
-from tensorfold.families.dsv41 import block, engram, plan, rope, shortcut
+from tensorfold.families.dsv41 import block, plan, rope, shortcut
 from tensorfold.families.dsv41.attention import Picked, Role, nothing_picked
 from tensorfold.families.dsv41.block import Streams
 from tensorfold.families.dsv41.config import Config
 from tensorfold.families.dsv41.read_ahead import ReadAhead
 from tensorfold.families.dsv41.shortcut import Cut, Shortcut
-from tensorfold.families.dsv41.state import SourceState, source_state
+from tensorfold.families.dsv41.state import IDS, SourceState, source_state
 from tensorfold.families.dsv41.weights import Layer, Weights
 
 Compile = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -55,6 +55,11 @@ class Dsv41:
         self.rates = rope.both(config, weights.embed.device)
         self.roles = roles(config)
         self.sources = [source_state(config, state, layer) for layer in range(config.layers)]
+        self.by_ratio = {
+            config.ratios[source]: own
+            for source in config.kv_sources
+            if (own := self.sources[source]) is not None
+        }
         self.kinds = block.PLAIN
         if compile:
             self.kinds = block.Kinds(*(compile(function) for function in block.PLAIN))
@@ -75,17 +80,16 @@ class Dsv41:
         hashing = self.weights.hashing
         if hashing is None:
             return None
-        ids_RS = plan.history(rows, self.state, hashing.factor_ES.shape[1])
-        return engram.names(self.config, hashing, ids_RS, rows.position_R)
+        return self.kinds.names(self.config, hashing, rows, self.state[IDS])
 
     def forward(self, rows: Rows) -> Tensor:
         """Final-normed hidden rows [R, D]; NaN where the shortcut left a row out."""
         config = self.config
-        made = plan.make(config, rows, self.rates, self.state)
+        made = self.kinds.plan(config, rows, self.rates, self.state["window.0"], self.by_ratio)
         short = self.shortcut(rows)
         sharings = self.sharings(rows, short)
         self.names_REC = self.look_up(rows)
-        streams = block.begin(config, self.weights.embed[rows.ids_R])
+        streams = self.kinds.begin(config, self.weights.embed, rows.ids_R)
         picked = nothing_picked(rows.ids_R.shape[0], rows.ids_R)
         at_R: Tensor | None = None
         taps = []

@@ -20,7 +20,7 @@ from tensorfold.families.common.sharing import Sharing
 from tensorfold.families.dsv41.config import PAGE, Config
 from tensorfold.families.dsv41.rope import Rates, Turn, turn_at
 from tensorfold.families.dsv41.shortcut import Cut
-from tensorfold.families.dsv41.state import IDS
+from tensorfold.families.dsv41.state import SourceState
 
 
 class Window(NamedTuple):
@@ -93,28 +93,35 @@ def window(rows: Rows, back: int, ring: int, turn: Turn) -> Window:
     )
 
 
-def make(config: Config, rows: Rows, rates: Rates, state: Mapping[str, Tensor]) -> Plan:
-    own = window(
+def make(
+    config: Config,
+    rows: Rows,
+    rates: Rates,
+    window_LTC: Tensor,
+    sources: Mapping[int, SourceState],
+) -> Plan:
+    """The plan of a forward, for windows as large as this one and, by ratio, such compressed
+    rows."""
+    plain = window(
         rows,
         config.window,
-        state["window.0"].shape[1],
+        window_LTC.shape[1],
         turn_at(rows.position_R, rates.plain_P),
     )
-    by_ratio = {}
-    for source in config.kv_sources:
-        ratio = config.ratios[source]
-        opened = state.get(f"open.{source}")
-        by_ratio[ratio] = memory(
+    by_ratio = {
+        ratio: memory(
             rows,
             ratio,
-            ring=1 if opened is None else opened.shape[1],
-            page_rows=state[f"latent.{source}"].shape[0],
+            ring=1 if source.open_LTE is None else source.open_LTE.shape[1],
+            page_rows=source.latents_SC.shape[0],
             rate_P=rates.compressed_P,
         )
+        for ratio, source in sources.items()
+    }
     turn = turn_at(rows.position_R, rates.compressed_P)
     return Plan(
-        plain=own,
-        compressed=own._replace(turn=turn),
+        plain=plain,
+        compressed=Window(plain.source_RW, plain.slot_R, turn),
         memory=by_ratio,
         real_R1=real_rows(rows),
     )
@@ -156,13 +163,3 @@ def split_of(
     cost_R = scored(config, source, position_R)
     ranks = len(whole.bounds) - 1
     return whole._replace(bounds=index_shares.bounds(whole.shares, cost_R, ranks))
-
-
-def history(rows: Rows, state: Mapping[str, Tensor], back: int) -> Tensor:
-    """Ids at position - s of each row, [R, back], and the ring written; no ids before the first."""
-    ring_LT1 = state[IDS]
-    source_RS = ring_sources(rows, back, ring_LT1.shape[1]).flip(1)
-    ring_S = ring_LT1.view(-1)
-    ids_RS = torch.cat([ring_S, rows.ids_R])[source_RS]
-    ring_S.index_copy_(0, ring_slots(rows, ring_LT1.shape[1]), rows.ids_R)
-    return ids_RS
