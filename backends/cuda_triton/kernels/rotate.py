@@ -10,7 +10,7 @@ from torch import Tensor
 from tensorfold.backends.cuda_triton.kernels.whole import whole
 
 # Values of a program: several heads, of one row or of several.
-VALUES = 4096
+VALUES = 2048
 
 
 @triton.jit(do_not_specialize=["num_heads", "by_row"])
@@ -21,31 +21,33 @@ def turn_heads(
     out,
     num_heads,
     by_row,
-    size,
+    SIZE: tl.constexpr,
     PAIRS: tl.constexpr,
     BACK: tl.constexpr,
     HEADS: tl.constexpr,
-    SIZE: tl.constexpr,
+    KEPT_WIDTH: tl.constexpr,
+    PAIRS_WIDTH: tl.constexpr,
 ):
-    """Heads are numbered through all rows, `by_row` of them in each."""
-    head = (tl.program_id(0) * HEADS + tl.arange(0, HEADS)).to(tl.int64)
-    column = tl.arange(0, SIZE)
-    inside = (head < num_heads)[:, None] & (column < size)[None, :]
-    start = size - 2 * PAIRS
-    turned = inside & (column >= start)[None, :]
-    begins = (head * size)[:, None]
-    value = tl.load(x + begins + column[None, :], mask=inside, other=0.0).to(tl.float32)
-    beside = start + ((column - start) ^ 1)
-    other = tl.load(x + begins + beside[None, :], mask=turned, other=0.0).to(tl.float32)
-    angle = (head // by_row * PAIRS)[:, None] + ((column - start) // 2)[None, :]
-    by_cos = tl.load(cos + angle, mask=turned, other=1.0).to(tl.float32)
-    by_sin = tl.load(sin + angle, mask=turned, other=0.0).to(tl.float32)
-    # The first of a pair takes the other's share away, and the second adds it; back, they change.
-    first = ((column - start) % 2 == 0)[None, :]
-    by_sin = tl.where(first, by_sin, -by_sin) if BACK else tl.where(first, -by_sin, by_sin)
+    """Heads are numbered through all rows, `by_row` of them in each; widths are padded."""
+    KEPT: tl.constexpr = SIZE - 2 * PAIRS
+    head = (tl.program_id(0) * HEADS + tl.arange(0, HEADS))[:, None]
+    begins = head.to(tl.int64) * SIZE
+    if KEPT:
+        column = tl.arange(0, KEPT_WIDTH)[None, :]
+        inside = (head < num_heads) & (column < KEPT)
+        kept = tl.load(x + begins + column, mask=inside)
+        tl.store(out + begins + column, kept, mask=inside)
+    pair = tl.arange(0, PAIRS_WIDTH)[None, :]
+    inside = (head < num_heads) & (pair < PAIRS)
+    angle = (head // by_row).to(tl.int64) * PAIRS + pair
+    by_cos = tl.load(cos + angle, mask=inside).to(tl.float32)
+    by_sin = tl.load(sin + angle, mask=inside).to(tl.float32)
+    by_sin = -by_sin if BACK else by_sin
+    place = (begins + KEPT + 2 * pair)[:, :, None] + tl.arange(0, 2)[None, None, :]
+    a, b = tl.split(tl.load(x + place, mask=inside[:, :, None]).to(tl.float32))
     # One rounding of one product, whatever a compiler would join.
-    result = tl.where(turned, tl.fma(value, by_cos, other * by_sin), value)
-    tl.store(out + begins + column[None, :], result.to(out.dtype.element_ty), mask=inside)
+    turned = tl.join(tl.fma(a, by_cos, -(b * by_sin)), tl.fma(b, by_cos, a * by_sin))
+    tl.store(out + place, turned.to(out.dtype.element_ty), mask=inside[:, :, None])
 
 
 def rotate(x: Tensor, cos_RP: Tensor, sin_RP: Tensor, back: bool) -> Tensor:
@@ -54,8 +56,7 @@ def rotate(x: Tensor, cos_RP: Tensor, sin_RP: Tensor, back: bool) -> Tensor:
     size, pairs = x.shape[-1], cos_RP.shape[-1]
     num_heads = x.numel() // size
     if num_heads:
-        padded = triton.next_power_of_2(size)
-        heads = max(1, VALUES // padded)
+        heads = max(1, VALUES // triton.next_power_of_2(size))
         turn_heads[(triton.cdiv(num_heads, heads),)](
             x,
             cos_RP,
@@ -63,11 +64,12 @@ def rotate(x: Tensor, cos_RP: Tensor, sin_RP: Tensor, back: bool) -> Tensor:
             out,
             num_heads,
             num_heads // x.shape[0],
-            size,
+            SIZE=size,
             PAIRS=pairs,
             BACK=back,
             HEADS=heads,
-            SIZE=padded,
-            num_warps=8,
+            KEPT_WIDTH=triton.next_power_of_2(max(size - 2 * pairs, 1)),
+            PAIRS_WIDTH=triton.next_power_of_2(pairs),
+            num_warps=4,
         )
     return out
