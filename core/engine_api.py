@@ -245,6 +245,11 @@ class Watched(Protocol):
         open at a loss does not come back. If it does later, it raises `EngineLost`."""
         ...
 
+    def lose(self, words: str) -> None:
+        """It is lost of what whoever calls it failed in, unless it is lost already; from any
+        thread. Its ranks all end of it."""
+        ...
+
 
 class Engine(Protocol):
     """What the lane host drives, from one thread. One flight is open at a time.

@@ -115,6 +115,10 @@ class LeadingEngine:
         self.watchers.append(given_up)
         self.link.watch(watcher)
 
+    def lose(self, words: str) -> None:
+        """As `engine_api.Watched`."""
+        self.link.lose(f"rank 0: {words}")
+
     def let_go(self, words: str) -> None:
         """End the calls that wait for a lost rank, or give them up. Whoever calls waits for
         neither: a device may hold what asks it, too."""

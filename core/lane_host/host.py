@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from tensorfold.core.drafter_api import HostDrafter
-from tensorfold.core.engine_api import Engine, Memory
+from tensorfold.core.engine_api import Engine, Memory, Watched
 from tensorfold.core.errors import CLOSED_WORDS, EngineLost, RequestError, unavailable
 from tensorfold.core.lane_host import fills
 from tensorfold.core.lane_host.drafting import Drafting
@@ -281,3 +281,6 @@ class Host:
                 if reply.end is None:
                     self._lanes.let_go(reply, LOST, self._lost)
             self._outbox.flush_what_can()
+        if isinstance(self._engine, Watched):
+            # Its other ranks know nothing of what failed here.
+            self._engine.lose(self._lost)

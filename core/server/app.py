@@ -15,7 +15,7 @@ from aiohttp import web
 
 from tensorfold.core.drafter_api import HostDrafter
 from tensorfold.core.engine_api import Engine, Watched
-from tensorfold.core.errors import StartError
+from tensorfold.core.errors import StartError, in_words
 from tensorfold.core.lane_host.host import Host, HostOptions
 from tensorfold.core.lane_host.stream import HostStats
 from tensorfold.core.lane_host.trace import Trace, TurnTrace
@@ -148,6 +148,10 @@ async def serving(
         address = await listen(runner, settings.host, settings.port)
         host.start()
         yield Serving(service=service, address=address, closing=closing)
+    except Exception as error:
+        if isinstance(engine, Watched):
+            engine.lose(in_words(error))
+        raise
     finally:
         closing.begin(0.0)
         if not await closing.wait(LAST_SECONDS):

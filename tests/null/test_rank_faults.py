@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 import time
@@ -15,9 +16,13 @@ from tensorfold.backends.fake.engine import FakeEngine
 from tensorfold.backends.fake.options import Trouble
 from tensorfold.core.engine import link as links
 from tensorfold.core.engine import ranks
-from tensorfold.core.engine_api import Flight, Landed, Opening, Piece, Saved, Window, nobody
-from tensorfold.core.errors import EngineFault, EngineLost, RankGone
+from tensorfold.core.engine_api import Engine, Flight, Landed, Opening, Piece, Saved, Window, nobody
+from tensorfold.core.errors import EngineFault, EngineLost, RankGone, StartError
 from tensorfold.core.lane_host.host import Host
+from tensorfold.core.lane_host.trace import TurnTrace
+from tensorfold.core.server.app import serving
+from tensorfold.core.settings import Settings
+from tests.null.calling import fake_text
 from tests.null.hosting import Reader, eventually, job
 from tests.null.test_ranks import LONG, PLAIN, led, linked
 
@@ -162,3 +167,33 @@ def test_a_rank_whose_exchange_fails_says_so_if_nothing_else_is_why(
             pass
         words = "rank 2 has ended" if gone else "rank 1: RankGone: reset by peer"
         assert host.stats().lost == words
+
+
+def test_what_fails_on_rank_0_outside_of_its_engine_ends_the_others_with_its_words() -> None:
+    def broken(turn: TurnTrace) -> None:
+        raise KeyError("mine")
+
+    with led(PLAIN, PLAIN, own=PLAIN) as (engine, others):
+        reader = Reader()
+        host = Host(engine, reader, trace=broken)
+        engine.watch(host.lose, host.give_up)
+        host.submit([job(1, most=LONG)])
+        while host.turn():
+            pass
+        assert reader.ends[1].reason == "lost"
+        # A server tells its engine to end, too.
+        host.close(0)
+    assert others.lost == 2 * ["rank 0: KeyError: 'mine'"]
+
+
+def test_a_server_that_fails_on_rank_0_ends_the_others_with_its_words() -> None:
+    async def unheard(engine: Engine) -> None:
+        # Nobody may listen there.
+        settings = Settings(host="192.0.2.1", port=0)
+        async with serving(engine=engine, text=fake_text(), settings=settings, model="fake"):
+            pass
+
+    with led(PLAIN, own=PLAIN) as (engine, others):
+        with pytest.raises(StartError) as caught:
+            asyncio.run(unheard(engine))
+        eventually(lambda: others.lost == [f"rank 0: StartError: {caught.value}"])
