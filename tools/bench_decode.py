@@ -200,6 +200,8 @@ def measure(bench: Bench) -> None:
         dtype=engine.info.dtype,
     )
     bench.part("rounds", lambda: measure_rounds(bench, engine, floors))
+    if options.profile:
+        bench.part("sampled rounds", lambda: profile_sampled(bench, engine))
     bench.part("gaps", lambda: measure_gaps(bench, engine))
     bench.part("prompts", lambda: measure_prompts(bench, engine, floors))
     if options.bursts:
@@ -226,6 +228,31 @@ def measure_rounds(bench: Bench, engine: TorchEngine, floors: Floors) -> None:
             figures.profiles[f"10 rounds of {count}"] = profiled
     finally:
         closed(engine, lives)
+
+
+def profile_sampled(bench: Bench, engine: TorchEngine) -> None:
+    """What noise, cuts and log-probabilities add to the kernels of a round."""
+    options, asked = bench.options, gaps.HOWS[gaps.SAMPLED]
+    with gaps.sharper(engine):
+        for count in sorted({1, 8} & {*options.streams}):
+            lives = [
+                rounds.begun(
+                    engine,
+                    stream,
+                    options.context,
+                    ROOM,
+                    sampling=asked.sampling,
+                    logprobs=asked.logprobs,
+                )[0]
+                for stream in range(count)
+            ]
+            try:
+                # The first ones warm up.
+                repeated(engine, lives)
+                profiled = kernels(lambda lives=lives: repeated(engine, lives))  # type: ignore[misc]
+                bench.figures.profiles[f"10 rounds of {count}, {gaps.SAMPLED}"] = profiled
+            finally:
+                closed(engine, lives)
 
 
 def measure_gaps(bench: Bench, engine: TorchEngine) -> None:

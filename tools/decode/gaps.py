@@ -29,6 +29,7 @@ from tensorfold.core.server.mailroom import Mailroom
 from tensorfold.tools.decode import rounds
 
 BARE, HOSTED = "engine alone", "lane host"
+GREEDY, SAMPLED = "greedy", "sampled, told"
 # Random weights make all tokens about as likely; so much more apart, few tokens are most of it.
 SHARPER = 8
 
@@ -42,8 +43,8 @@ class How:
 
 
 HOWS: Mapping[str, How] = {
-    "greedy": How(),
-    "sampled, told": How(sampling=Sampling(temperature=1.0, top_p=0.95), logprobs=2),
+    GREEDY: How(),
+    SAMPLED: How(sampling=Sampling(temperature=1.0, top_p=0.95), logprobs=2),
 }
 
 
