@@ -41,11 +41,12 @@ class Coming:
     another's to rank 0.
 
     A thread beats and hears. `lost` is told at most once, on that thread, which rank is gone, by a
-    rank that sees it or is told so; unless `hand_over` was called before.
+    rank that sees it or is told so; unless `hand_over` was called before. `word` is no other
+    start's.
     """
 
-    def __init__(self, lost: Callable[[str], None]) -> None:
-        self.lost = lost
+    def __init__(self, lost: Callable[[str], None], word: bytes) -> None:
+        self.lost, self.word = lost, word
         self.ends: dict[int, Frames] = {}
         # When a rank was seen to have ended.
         self.gone: dict[int, float] = {}
@@ -186,16 +187,16 @@ def missed(ranks: list[int], place: Place, why: str = "") -> StartError:
 
 
 def lead(place: Place, say: Callable[[bytes], None]) -> Coming:
-    """Rank 0's links to all others, who are `say`d its address and a word.
+    """Rank 0's links to all others, who are `say`d where it is and what this start is called.
 
     Raises `StartError` where one does not come in time.
     """
     word = secrets.token_bytes(TOKEN_BYTES)
-    coming = Coming(place.lost)
+    coming = Coming(place.lost, word)
     missing = list(range(1, place.share.ranks))
     last = time.monotonic() + place.seconds
     with socket.create_server((place.host, 0)) as server:
-        say(encode((server.getsockname()[1], word)))
+        say(encode((server.getsockname()[1], word, place.share.ranks)))
         while missing:
             server.settimeout(max(0.0, last - time.monotonic()))
             try:
@@ -228,17 +229,32 @@ def greeted(sock: socket.socket, word: bytes) -> int | None:
     return said[TOKEN_BYTES] if known and len(said) == TOKEN_BYTES + 1 else None
 
 
-def reach(place: Place, said: bytes) -> Coming:
-    """Another rank's link to rank 0, which has said where it is."""
-    port, word = decode(said)
-    coming = Coming(place.lost)
-    try:
-        sock = socket.create_connection((place.host, port), GREET_SECONDS)
-        sock.sendall(word + bytes([place.share.rank]))
-    except OSError as error:
-        raise StartError(f"rank 0 is not at {place.host} port {port}: {error}") from None
-    coming.add(0, Frames(prompt(sock)))
-    return coming
+def reach(place: Place, told: Callable[[], bytes], last: float) -> Coming:
+    """Another rank's link to rank 0, which has said where it is: `told` gives its last word.
+
+    Raises `StartError` where it is not there by then, or is one of another number of ranks.
+    """
+    while True:
+        port, word, ranks = decode(told())
+        if ranks != place.share.ranks:
+            raise StartError(
+                f"rank {place.share.rank} is one of {place.share.ranks}, and rank 0 at "
+                f"{place.host} port {place.port} is one of {ranks}"
+            )
+        try:
+            sock = socket.create_connection((place.host, port), GREET_SECONDS)
+        except OSError as error:
+            # What is told may be of a start before this one, as under a launcher that starts anew.
+            if time.monotonic() > last:
+                raise missed([0], place, f": port {port}: {error.strerror or error}") from None
+            time.sleep(LOOK_SECONDS)
+            continue
+        coming = Coming(place.lost, word)
+        coming.add(0, Frames(prompt(sock)))
+        # A rank 0 that has gone meanwhile is heard of.
+        with suppress(OSError):
+            sock.sendall(word + bytes([place.share.rank]))
+        return coming
 
 
 def prompt(sock: socket.socket) -> socket.socket:

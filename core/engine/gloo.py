@@ -26,7 +26,7 @@ START = timedelta(minutes=30)
 FORWARD = timedelta(seconds=4)
 LOOPBACK = "127.0.0.1"
 # Of a store that others use, too.
-RANKS, LINK = "tensorfold/ranks", "tensorfold/link"
+LINK = "tensorfold/link"
 
 
 class GlooGroup:
@@ -121,20 +121,17 @@ def met(place: Place, group: Callable[[dist.Store, Coming], Made]) -> Made:
 
     try:
         store = in_time(reached, place, last)
-        ranks = store.compare_set(RANKS, "", str(place.share.ranks)).decode()
-        if ranks != str(place.share.ranks):
-            raise StartError(
-                f"rank {place.share.rank} is one of {place.share.ranks}, and who came before it to "
-                f"{place.host} port {place.port} is one of {ranks}"
-            )
         store.set_timeout(START)
         if first:
-            return group(store, lead(place, lambda said: store.set(LINK, said.decode())))
-        try:
-            store.wait([LINK], left())
-        except dist.DistStoreError:
-            raise missed([0], place) from None
-        return group(store, reach(place, store.get(LINK)))
+            coming = lead(place, lambda said: store.set(LINK, said.decode()))
+        else:
+            try:
+                store.wait([LINK], left())
+            except dist.DistStoreError:
+                raise missed([0], place) from None
+            coming = reach(place, lambda: bytes(store.get(LINK)), last)
+        # Keys of a start before this one may be there still.
+        return group(dist.PrefixStore(coming.word.hex(), store), coming)
     except RuntimeError as error:
         raise StartError(
             f"rank {place.share.rank} of {place.share.ranks} did not meet the others at "

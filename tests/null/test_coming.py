@@ -38,6 +38,10 @@ def place_of(
     return Place(share=share, host="127.0.0.1", port=port, lost=lost, seconds=seconds)
 
 
+def reached(place: Place, word: bytes) -> Coming:
+    return reach(place, lambda: word, time.monotonic() + place.seconds)
+
+
 @contextmanager
 def met(ranks: int) -> Iterator[tuple[list[Coming], list[list[str]]]]:
     """What each rank of one process has of the others, and what it is told of a loss."""
@@ -46,7 +50,7 @@ def met(ranks: int) -> Iterator[tuple[list[Coming], list[list[str]]]]:
     others = range(1, ranks)
 
     def say(word: bytes) -> None:
-        found.extend(reach(place_of(rank, ranks, told[rank].append), word) for rank in others)
+        found.extend(reached(place_of(rank, ranks, told[rank].append), word) for rank in others)
 
     found.insert(0, lead(place_of(0, ranks, told[0].append), say))
     with ExitStack() as stack:
@@ -133,9 +137,9 @@ def test_ranks_that_do_not_come_are_named_to_those_who_did_and_where_they_were_w
 
     def say(word: bytes) -> None:
         # One that knows no word is nobody.
-        port, _ = comings.decode(word)
+        port, *_ = comings.decode(word)
         socket.create_connection(("127.0.0.1", port)).close()
-        came.append(reach(place_of(2, 5, told.append), word))
+        came.append(reached(place_of(2, 5, told.append), word))
 
     began = time.monotonic()
     with pytest.raises(StartError) as caught:
@@ -152,7 +156,7 @@ def test_a_rank_that_dies_while_others_are_waited_for_ends_those_who_came() -> N
     failed: list[str] = []
 
     def say(word: bytes) -> None:
-        came.append(reach(place_of(1, 3, told[1].append), word))
+        came.append(reached(place_of(1, 3, told[1].append), word))
 
     def waits() -> None:
         try:
@@ -207,3 +211,26 @@ def test_a_rank_that_comes_before_rank_0_waits_for_it() -> None:
     with socket.create_server(("127.0.0.1", port)):
         waits.join(5)
         assert not waits.is_alive()
+
+
+def test_where_rank_0_was_in_a_start_before_is_not_where_it_is_looked_for() -> None:
+    before, now = list[bytes](), list[bytes]()
+    place, told = place_of(1, 2, list[str]().append), list[Coming]()
+    with pytest.raises(StartError, match="rank 1 did not come"):
+        lead(place_of(0, 2, list[str]().append, seconds=0.0), before.append)
+
+    def comes(word: bytes) -> None:
+        # It is read once more before the new one is there.
+        words = iter([before[0], before[0]])
+        last = time.monotonic() + place.seconds
+        told.append(reach(place, lambda: next(words, word), last))
+        now.append(word)
+
+    told.append(lead(place_of(0, 2, list[str]().append), comes))
+    assert len(told) == 2
+    assert {one.word for one in told} == {comings.decode(now[0])[1]}
+    assert before[0] != now[0]
+    for one in told:
+        one.give_up("over")
+    with pytest.raises(StartError, match=r"rank 0 did not come .*: port \d+: Connection refused"):
+        reach(place, lambda: before[0], time.monotonic())

@@ -217,7 +217,7 @@ def test_a_rank_of_another_number_of_ranks_is_refused_and_waits_for_nobody() -> 
 
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.map(met, (0, 1), (2, 2))
-    with pytest.raises(StartError, match=r"rank 2 is one of 3, and who came before it to .* of 2"):
+    with pytest.raises(StartError, match=r"rank 2 is one of 3, and rank 0 at .* is one of 2"):
         met(2, 3)
     assert first != second
 
@@ -236,6 +236,25 @@ def test_a_rank_that_never_comes_is_named_after_the_time_that_is_set_and_where_i
     with pytest.raises(StartError) as caught:
         opened_at(place, meet_timeout=1.0)
     assert str(caught.value) == f"rank 0 did not come to 127.0.0.1 port {store.port} in 1 s"
+
+
+def test_ranks_that_start_anew_at_the_same_place_meet_nothing_of_those_before() -> None:
+    store = dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+
+    def met(rank: int) -> dist.Store:
+        share = Share(rank=rank, ranks=2)
+        place = Place(share=share, host="127.0.0.1", port=store.port, served=True, seconds=20)
+        return gloo.met(place, lambda store, coming: store)
+
+    for _ in range(2):
+        with ThreadPoolExecutor(1) as pool:
+            # Rank 1 comes first: all that it finds is of the start before.
+            coming_first = pool.submit(met, 1)
+            time.sleep(0.3)
+            both = met(0), coming_first.result()
+        assert [one.check(["said"]) for one in both] == [False, False]
+        both[0].set("said", "")
+        assert both[1].check(["said"])
 
 
 # For a forward of ranks that are ready.
