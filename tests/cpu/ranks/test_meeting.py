@@ -253,8 +253,8 @@ def test_ranks_that_start_anew_at_the_same_place_meet_nothing_of_those_before() 
             time.sleep(0.3)
             both = met(0), coming_first.result()
         assert [one.check(["said"]) for one in both] == [False, False]
-        both[0].set("said", "")
-        assert both[1].check(["said"])
+        both[0].set("said", "1")
+        both[1].wait(["said"], timedelta(seconds=20))
 
 
 # For a forward of ranks that are ready.
