@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from tensorfold.core.engine_api import Sampling, TokenLogprob
 
@@ -87,8 +88,8 @@ class End:
     counts: Counts = field(default_factory=Counts)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Delivery:
+# A tuple is quickly made: one goes to each live stream after each round.
+class Delivery(NamedTuple):
     """What a stream's reader is owed now: tokens (may be none) and, last of all, its end.
 
     `logprobs` matches `tokens` when the job asked for them, else is empty.
