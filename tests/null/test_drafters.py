@@ -11,6 +11,8 @@ import pytest
 from tensorfold.backends.fake import model
 from tensorfold.core.copies import Copies
 from tensorfold.core.drafter_api import Guesses
+from tensorfold.core.engine_api import Window
+from tensorfold.core.lane_host.chances import UNKNOWN
 from tensorfold.core.lane_host.context import Context
 from tensorfold.core.lane_host.guessing import Guessers
 from tests.null.drafters import (
@@ -152,6 +154,30 @@ def test_the_heads_guesses_behind_what_is_forced_stand_if_they_foresaw_it(
     past = len(forced)
     assert (guesses, own) == (left, (0.9, 0.6, 0.3)[past:])
     assert list(chances) == list(whole)[past:]
+
+
+def test_guesses_behind_forced_tokens_are_counted_and_learned_from_as_what_they_were() -> None:
+    guessers = Guessers([Drafter("d", lambda context, most: Guesses((7, 8), (0.9, 0.9)))], 97)
+    guessing = guessers.begin(1, (1, 2), [3])
+    proposals = guessers.propose(1, guessing, 4, (5, 6))
+    # The first guess alone has a row; of the second it is seen that it was right.
+    window = Window(stream=1, tokens=(3, 5, 6, 7), forced=2)
+    guessing.due = lesson = proposals, (1, 1), window, (5, 6, 7, 8), 4
+    guessers.learn([(guessing, lesson)])
+    assert guessing.by_source() == {"d": (1, 1)}
+    assert [known.value > UNKNOWN for known in guessers.sources[1][:3]] == [True, True, False]
+
+
+def test_a_drafter_is_told_of_its_guesses_behind_forced_tokens() -> None:
+    knows = Drafter("knows", silent)
+    rig = rig_with(knows, window_rows=4)
+    knows.ask = knowing(rig.jobs)
+    rig.submit(job(1, most=60, forces=after_threes))
+    rig.run()
+    rig.check()
+    assert rig.host.stats().forced > 0
+    # They are right, and the token that comes after a window's last row is one of them too.
+    assert min(knows.told) > 0
 
 
 def test_two_sources_of_one_name_are_refused() -> None:
