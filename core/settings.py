@@ -82,7 +82,12 @@ class Settings:
         1, "TF_RANKS", "processes", "engine", "processes that share the model", least=1, most=8
     )
     meet_timeout: float = switch(
-        MEET_SECONDS, "TF_MEET_TIMEOUT", "seconds", "ranks", "time for all ranks to come", least=1
+        MEET_SECONDS,
+        "TF_MEET_TIMEOUT",
+        "seconds",
+        "ranks",
+        "time for all ranks to come",
+        least=0.01,
     )
     expert_cut: str = switch(
         IDS,

@@ -174,7 +174,7 @@ def in_time(work: Callable[[], Made], place: Place, last: float) -> Made:
 
     threading.Thread(target=run, name="meeting", daemon=True).start()
     try:
-        return found.result(max(1.0, last - time.monotonic()))
+        return found.result(max(0.1, last - time.monotonic()))
     except TimeoutError:
         raise missed([0], place, ": who listens there says nothing") from None
 

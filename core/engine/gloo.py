@@ -106,7 +106,7 @@ def met(place: Place, group: Callable[[dist.Store, Coming], Made]) -> Made:
         await_listener(place)
 
     def left() -> timedelta:
-        return timedelta(seconds=max(1.0, last - time.monotonic()))
+        return timedelta(seconds=max(0.1, last - time.monotonic()))
 
     def reached() -> dist.TCPStore:
         return dist.TCPStore(

@@ -20,7 +20,7 @@ from tensorfold.core.errors import RankGone, StartError
 from tensorfold.core.share import Share
 from tests.null.hosting import eventually
 
-SILENT = 0.6
+SILENT = 0.4
 
 
 @pytest.fixture(autouse=True)
@@ -160,7 +160,7 @@ def test_a_rank_that_dies_while_others_are_waited_for_ends_those_who_came() -> N
 
     def waits() -> None:
         try:
-            lead(place_of(0, 3, told[0].append, seconds=0.8), say)
+            lead(place_of(0, 3, told[0].append, seconds=0.5), say)
         except StartError as error:
             failed.append(str(error))
 

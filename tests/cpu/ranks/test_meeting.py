@@ -228,14 +228,14 @@ def test_a_rank_that_never_comes_is_named_after_the_time_that_is_set_and_where_i
     port = free_port()
     place = Place(share=Share(ranks=3), host="127.0.0.1", port=port)
     with pytest.raises(StartError) as caught:
-        opened_at(place, meet_timeout=1.0)
-    assert str(caught.value) == f"ranks 1, 2 did not come to 127.0.0.1 port {port} in 1 s"
+        opened_at(place, meet_timeout=0.3)
+    assert str(caught.value) == f"ranks 1, 2 did not come to 127.0.0.1 port {port} in 0.3 s"
     # A launcher's own process answers there.
     store = dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
     place = Place(share=Share(rank=1, ranks=2), host="127.0.0.1", port=store.port, served=True)
     with pytest.raises(StartError) as caught:
-        opened_at(place, meet_timeout=1.0)
-    assert str(caught.value) == f"rank 0 did not come to 127.0.0.1 port {store.port} in 1 s"
+        opened_at(place, meet_timeout=0.3)
+    assert str(caught.value) == f"rank 0 did not come to 127.0.0.1 port {store.port} in 0.3 s"
 
 
 def test_ranks_that_start_anew_at_the_same_place_meet_nothing_of_those_before() -> None:
@@ -250,7 +250,7 @@ def test_ranks_that_start_anew_at_the_same_place_meet_nothing_of_those_before() 
         with ThreadPoolExecutor(1) as pool:
             # Rank 1 comes first: all that it finds is of the start before.
             coming_first = pool.submit(met, 1)
-            time.sleep(0.3)
+            time.sleep(0.1)
             both = met(0), coming_first.result()
         assert [one.check(["said"]) for one in both] == [False, False]
         both[0].set("said", "1")
@@ -263,7 +263,7 @@ SOON = timedelta(seconds=0.2)
 
 def stopping(place: Place) -> str:
     """What a rank is told while it waits for the others, of whom one is stopped."""
-    coming.SILENT_SECONDS, gloo.FORWARD = 1.0, SOON
+    coming.BEAT_SECONDS, coming.SILENT_SECONDS, gloo.FORWARD = 0.1, 1.0, SOON
     told = queue.Queue[str]()
     group = gloo.connect(replace(place, lost=told.put))
 
@@ -284,6 +284,23 @@ def stopping(place: Place) -> str:
 def test_a_process_that_is_stopped_while_it_loads_is_told_to_all_others_by_its_number() -> None:
     words = "rank 1 has been silent for 1 s before all were ready"
     assert on_ranks(3, stopping, killed=(1,)) == [words, None, words]
+
+
+def dying(place: Place) -> str:
+    """What a rank is told in a call that waits without end for the others, of whom one is killed:
+    as on a GPU, of another host."""
+    coming.GONE_SECONDS = 0.3
+    told = queue.Queue[str]()
+    store = gloo.met(replace(place, lost=told.put), lambda store, coming: store)
+    threading.Thread(target=store.wait, args=(["nothing"],), daemon=True).start()
+    if place.share.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return told.get(timeout=20)
+
+
+def test_a_process_that_dies_while_it_loads_is_told_to_those_who_would_wait_for_it() -> None:
+    words = "rank 1 ended before all were ready"
+    assert on_ranks(3, dying, killed=(1,)) == [words, None, words]
 
 
 def alone(place: Place) -> float:
