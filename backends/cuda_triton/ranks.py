@@ -129,7 +129,10 @@ class NcclGroup:
         return sum_of(self.gather(part), dtype)
 
     def exchange(self, told: bytes) -> list[bytes]:
-        return gloo.exchanged(self.start, self.share.ranks, told)
+        try:
+            return gloo.exchanged(self.start, self.share.ranks, told)
+        except RankGone as error:
+            raise self.coming.blamed(error) from None
 
     def abort(self) -> None:
         self.gone = True

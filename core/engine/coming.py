@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from tensorfold.core.backend_api import Place
 from tensorfold.core.engine.link import BEAT_SECONDS, Frames, Watch
 from tensorfold.core.engine.records import Unreadable, decode, encode
-from tensorfold.core.errors import RankGone, StartError
+from tensorfold.core.errors import NotAllReady, RankGone, StartError
 
 Made = TypeVar("Made")
 
@@ -29,6 +29,8 @@ Made = TypeVar("Made")
 SILENT_SECONDS = 8.0
 # For the other ways in which a rank's end is told, and with it why.
 GONE_SECONDS = 3.0
+# For a rank's end to be heard of, of which an exchange failed.
+HEARD_SECONDS = 1.0
 # For a rank that has come to say which one it is, or to be let in.
 GREET_SECONDS = 20.0
 # Between two looks whether somebody is where ranks meet, and for one of them.
@@ -61,6 +63,8 @@ class Coming:
 
     def add(self, rank: int, end: Frames) -> None:
         with self.gate:
+            if self.over:
+                raise RankGone(self.why)
             self.ends[rank] = end
             self.selector.register(end.sock, selectors.EVENT_READ, rank)
 
@@ -79,6 +83,23 @@ class Coming:
             self.tell(words)
             for end in self.ends.values():
                 end.close()
+
+    def blamed(self, error: RankGone) -> RankGone | NotAllReady:
+        """What is raised of an exchange that failed: before all are ready, who has ended first,
+        where it is heard of in time."""
+        last = time.monotonic() + HEARD_SECONDS
+        while time.monotonic() < last:
+            with self.gate:
+                if self.over and not self.why:
+                    return error
+                if self.gone and not self.why:
+                    # The others fail of it too, and would take it for this rank's end.
+                    self.over, self.why = True, ended(min(self.gone, key=self.gone.__getitem__))
+                    self.tell(self.why)
+                if self.why:
+                    return NotAllReady(self.why)
+            time.sleep(LOOK_SECONDS / 10)
+        return error
 
     def tell(self, words: str) -> None:
         for end in self.ends.values():
@@ -132,7 +153,7 @@ class Coming:
     def look(self, watch: Watch, now: float) -> None:
         for rank, since in self.gone.items():
             if now - since > GONE_SECONDS:
-                self.why = f"rank {rank} ended before all were ready"
+                self.why = ended(rank)
         heard = {rank: end for rank, end in self.ends.items() if rank not in self.gone}
         silent = watch.silent(*heard.values())
         for rank, end in heard.items():
@@ -140,6 +161,10 @@ class Coming:
                 self.why = (
                     f"rank {rank} has been silent for {SILENT_SECONDS:g} s before all were ready"
                 )
+
+
+def ended(rank: int) -> str:
+    return f"rank {rank} ended before all were ready"
 
 
 def await_listener(place: Place) -> None:

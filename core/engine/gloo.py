@@ -44,13 +44,19 @@ class GlooGroup:
     def gather(self, part: Tensor) -> Tensor:
         # A load's forwards are compiled, checked and timed at each rank's own pace.
         options = self.ready if self.coming.over else c10d.AllgatherOptions()
-        return gathered(self.forward, self.share.ranks, part, options)
+        try:
+            return gathered(self.forward, self.share.ranks, part, options)
+        except RankGone as error:
+            raise self.coming.blamed(error) from None
 
     def total(self, part: Tensor, dtype: torch.dtype) -> Tensor:
         return tree(self.gather(part)).to(dtype)
 
     def exchange(self, told: bytes) -> list[bytes]:
-        return exchanged(self.start, self.share.ranks, told)
+        try:
+            return exchanged(self.start, self.share.ranks, told)
+        except RankGone as error:
+            raise self.coming.blamed(error) from None
 
     def abort(self) -> None:
         # Forwards of ranks that are ready wait for no longer than their timeout.

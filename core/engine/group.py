@@ -19,7 +19,8 @@ from tensorfold.core.share import Share
 
 
 class Group(Protocol):
-    """A rank's way to the others; any call may raise `errors.RankGone`.
+    """A rank's way to the others; any call may raise `errors.RankGone`, and before all are ready
+    `errors.NotAllReady` with the number of a rank that has ended.
 
     `checks` are what was tried of it at start, by name.
     """

@@ -16,7 +16,7 @@ from tensorfold.core.engine import coming as comings
 from tensorfold.core.engine import link as links
 from tensorfold.core.engine.coming import Coming, await_listener, in_time, lead, reach
 from tensorfold.core.engine.link import Follower, Leader
-from tensorfold.core.errors import RankGone, StartError
+from tensorfold.core.errors import NotAllReady, RankGone, StartError
 from tensorfold.core.share import Share
 from tests.null.hosting import eventually
 
@@ -95,6 +95,20 @@ def test_a_rank_that_dies_while_it_loads_ends_all_others_with_its_number() -> No
         eventually(lambda: told == [words, [], words])
         with pytest.raises(RankGone, match=words[0]):
             ranks[0].hand_over()
+
+
+def test_an_exchange_that_fails_before_all_are_ready_tells_every_rank_who_ended_first() -> None:
+    failed = RankGone("reset by peer")
+    with met(3) as (ranks, told):
+        ranks[1].over = True
+        ranks[1].ends[0].sock.shutdown(socket.SHUT_RDWR)
+        words = "rank 1 ended before all were ready"
+        blamed = [ranks[rank].blamed(failed) for rank in (0, 2)]
+        assert [(type(one), str(one)) for one in blamed] == 2 * [(NotAllReady, words)]
+        eventually(lambda: told == [[], [], [words]])
+    with met(2) as (ranks, told):
+        ranks[0].hand_over()
+        assert ranks[0].blamed(failed) is failed
 
 
 def test_a_rank_that_is_refused_has_time_to_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
