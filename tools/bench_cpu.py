@@ -168,7 +168,7 @@ def plain_loop(
             )
             logits = model.logits(model.prompt(rows)[-1:])
             draw = Draw(sampling=how, seed=stream, position=length)
-            pending += sampling.draw(logits, [draw], engine.steps_V)
+            pending += sampling.draw(engine.ops, logits, [draw])
         started = time.perf_counter()
         for _ in range(tokens):
             runs = [Run((t,), lane, length) for t, lane in zip(pending, lanes, strict=True)]
@@ -177,7 +177,7 @@ def plain_loop(
             model.settle(rows, rows.count_B)
             length += 1
             draws = [Draw(sampling=how, seed=i, position=length) for i in range(len(asked))]
-            pending = sampling.draw(logits, draws, engine.steps_V)
+            pending = sampling.draw(engine.ops, logits, draws)
         return tokens * len(asked), time.perf_counter() - started
 
     return run

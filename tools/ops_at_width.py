@@ -11,6 +11,7 @@ from torch import Tensor
 from tensorfold.core.ops import rotate
 from tensorfold.tools.operands import Args, Maker, Point, size
 from tensorfold.tools.ops_at_width_memory import memory_points
+from tensorfold.tools.ops_at_width_vocabulary import vocabulary_points
 
 
 def linear(label: str, n: int, k: int, most: int = 1 << 20) -> Point:
@@ -233,4 +234,5 @@ def points() -> Iterator[Point]:
     yield Point(op="engram_gate", label="dsv41", make=gated)
     yield rotated("dsv41 q", 64, 512)
     yield rotated("dsv41 window row", 512)
+    yield from vocabulary_points()
     yield from memory_points()

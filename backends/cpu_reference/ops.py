@@ -190,3 +190,17 @@ def engram_gate_apart(
         for x, key, value, opened in zip(x_RND, key_RND, value_RD, open_R, strict=True)
     ]
     return torch.cat(rows)
+
+
+def exp_sums(x_SV: Tensor, most_S: Tensor) -> tuple[Tensor, Tensor]:
+    """Each row by itself: the library's sum of one row has one order a width."""
+    pairs = zip(x_SV.unbind(), most_S.unbind(), strict=True)
+    rows = [torch.exp(x_V - most) for x_V, most in pairs]
+    if not rows:
+        return torch.empty_like(x_SV), torch.empty_like(most_S)
+    return torch.stack(rows), torch.stack([row.sum() for row in rows])
+
+
+def running_sums(x_CH: Tensor) -> Tensor:
+    """The library's scan is of each row from its beginning on."""
+    return x_CH.cumsum(-1)

@@ -9,7 +9,7 @@ from typing import Any
 from tensorfold.backends.cpu_reference import experts, memory, ops, recurrence, sparse
 from tensorfold.backends.cpu_reference.products import BY_EIGHT, BY_FOUR, TILES, Products
 from tensorfold.core.engine.optable import Candidate, Candidates
-from tensorfold.core.ops import rotate
+from tensorfold.core.ops import noise_at, noise_bounds, rank_keys, rotate
 
 Call = Callable[..., Any]
 
@@ -39,6 +39,11 @@ WITHOUT: dict[str, Call] = {
     "short_conv": ops.short_conv,
     "pool_keys": ops.pool_keys,
     "rotate": rotate.reference,
+    "rank_keys": rank_keys.reference,
+    "exp_sums": ops.exp_sums,
+    "running_sums": ops.running_sums,
+    "noise_bounds": noise_bounds.reference,
+    "noise_at": noise_at.reference,
     "route": ops.route,
     "route_softplus": ops.route_softplus,
 }

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from tensorfold.backends.cuda_triton.kernels.engram_gate import engram_gate
+from tensorfold.backends.cuda_triton.kernels.exp_sums import exp_sums
 from tensorfold.backends.cuda_triton.kernels.experts import experts
 from tensorfold.backends.cuda_triton.kernels.experts_weighted import experts_weighted
 from tensorfold.backends.cuda_triton.kernels.hc_collapse import hc_collapse
@@ -22,13 +23,17 @@ from tensorfold.backends.cuda_triton.kernels.layer_norm import layer_norm
 from tensorfold.backends.cuda_triton.kernels.linear import linear, parts_of
 from tensorfold.backends.cuda_triton.kernels.linear_heads import linear_heads
 from tensorfold.backends.cuda_triton.kernels.linear_parts import linear_parts
+from tensorfold.backends.cuda_triton.kernels.noise_at import noise_at
+from tensorfold.backends.cuda_triton.kernels.noise_bounds import noise_bounds
 from tensorfold.backends.cuda_triton.kernels.pick_rows import pick_rows
 from tensorfold.backends.cuda_triton.kernels.pick_tokens import pick_tokens
 from tensorfold.backends.cuda_triton.kernels.pool_keys import pool_keys
+from tensorfold.backends.cuda_triton.kernels.rank_keys import rank_keys
 from tensorfold.backends.cuda_triton.kernels.rms_norm import rms_norm
 from tensorfold.backends.cuda_triton.kernels.rotate import rotate
 from tensorfold.backends.cuda_triton.kernels.route import route
 from tensorfold.backends.cuda_triton.kernels.route_softplus import route_softplus
+from tensorfold.backends.cuda_triton.kernels.running_sums import running_sums
 from tensorfold.backends.cuda_triton.kernels.short_conv import short_conv
 from tensorfold.backends.cuda_triton.kernels.sink_attention import sink_attention
 from tensorfold.core.engine.optable import Candidate, Candidates
@@ -65,6 +70,15 @@ BY_MEMORY: dict[str, Call] = {
     "sink_attention": sink_attention,
 }
 
+# Drawing a token of a row.
+BY_VOCABULARY: dict[str, Call] = {
+    "rank_keys": rank_keys,
+    "exp_sums": exp_sums,
+    "running_sums": running_sums,
+    "noise_bounds": noise_bounds,
+    "noise_at": noise_at,
+}
+
 
 # Sums that ranks have parts of, before they are rounded.
 UNROUNDED: dict[str, Call] = {
@@ -88,5 +102,5 @@ def candidates() -> Candidates:
                 follows=FOLLOWED.get(name),
             ),
         )
-        for name, call in (BY_ROW | BY_MEMORY).items()
+        for name, call in (BY_ROW | BY_MEMORY | BY_VOCABULARY).items()
     }

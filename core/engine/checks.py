@@ -40,6 +40,11 @@ ROW_ARGUMENTS: Mapping[str, tuple[int, ...]] = {
     "route_softplus": (0,),
     "experts_weighted": (0, 1, 2),
     "rotate": (0, 1, 2),
+    "rank_keys": (0,),
+    "exp_sums": (0, 1),
+    "running_sums": (0,),
+    "noise_bounds": (0, 1),
+    "noise_at": (0, 1),
 }
 RUNS = ((0, 1), (1, 3), (0, 4), (3, 10), (0, 8), (5, 17), (0, 24), (8, 40), (0, 64), (64, 256))
 

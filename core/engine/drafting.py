@@ -20,6 +20,7 @@ from tensorfold.core.engine.packing import Depth, Shape
 from tensorfold.core.engine.sampling import Cuts, Noisy
 from tensorfold.core.engine.state import Storage
 from tensorfold.core.family_api import BlockDrafter, Drafter, Rows
+from tensorfold.core.ops import Ops
 
 
 class Asks(NamedTuple):
@@ -41,10 +42,10 @@ class Asks(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Place:
-    """Where draft rows go: an engine's storage, row tile and context; `steps_V` as in `Step`."""
+    """Where draft rows go: an engine's storage, row tile and context; `ops` as in `Step`."""
 
     storage: Storage
-    steps_V: Tensor
+    ops: Ops
     tile: int
     context: int
 
@@ -58,7 +59,7 @@ class Place:
             noisy = Noisy(row, noise.row_keys(base, position_A[row]), temperature)
         if asks.cuts is not None and depth.cut:
             cuts = Cuts(*(part[: depth.cut] for part in asks.cuts))
-        return sampling.draw_rows(logits_AV, noisy, cuts, self.steps_V, shape.reach).token_S
+        return sampling.draw_rows(self.ops, logits_AV, noisy, cuts, shape.reach).token_S
 
     def rows(
         self, ids_AK: Tensor, lane_A: Tensor, position_A: Tensor, open_A: Tensor, width: int

@@ -143,7 +143,7 @@ def open_torch_engine(
         if device.ahead is not None:
             unheard = table(group if group is None else Unheard(group.share))
             device.ahead(lambda: rehearse(loaded, device, storage, unheard), order.progress)
-        ops = table(group)
+        ops = drawing = table(group)
         compiled: Compile | None = None
         if compiled_too:
             ops, compiled = device.graph(ops, share_of(group).ranks)
@@ -163,11 +163,11 @@ def open_torch_engine(
     info = describe(order, loaded, device, chosen, found, storage, group)
     runner = None
     if device.runner is not None:
-        rounds = Rounds(info.round_rows, info.window_rows, not order.settings.eager)
-        runner = device.runner(rounds)
+        runner = device.runner(Rounds(info.round_rows, info.window_rows, not order.settings.eager))
     engine = TorchEngine(
         info=info,
         model=model,
+        ops=drawing,
         storage=storage,
         tile=device.tile,
         drafter=drafter,

@@ -20,8 +20,9 @@ import torch
 from torch import Tensor
 
 from tensorfold.core import keyed
-from tensorfold.core.engine import noise
 from tensorfold.core.engine_api import Sampling, TokenLogprob
+from tensorfold.core.ops import Ops
+from tensorfold.core.ops.keyed_noise import signed
 
 # Added to an upper bound of the noise so that rounding can never exclude the best token.
 SLACK = 1e-2
@@ -109,28 +110,16 @@ def sound(logits_SV: Tensor) -> Tensor:
     return torch.isfinite(logits_SV.amax(-1))
 
 
-def ranks(logits_SV: Tensor) -> Tensor:
-    """int64 keys that rise with the logit and, among equal ones, with a falling id: none are equal.
-
-    The bits of a float32 as an integer order its magnitude; negative ones are turned around.
-    """
-    bits_SV = (logits_SV.float() + 0.0).view(torch.int32)
-    ordered_SV = bits_SV ^ ((bits_SV >> 31) & 0x7FFFFFFF)
-    vocab_size = logits_SV.shape[1]
-    back_V = torch.arange(vocab_size - 1, -1, -1, device=logits_SV.device)
-    return (ordered_SV.long() << 32) + back_V
-
-
 def draw_rows(
-    logits_SV: Tensor, noisy: Noisy | None, cuts: Cuts | None, steps_V: Tensor, reach: Reach
+    ops: Ops, logits_SV: Tensor, noisy: Noisy | None, cuts: Cuts | None, reach: Reach
 ) -> Drawn:
-    """One token a row; rows that are not `sound` give any. `steps_V` is `noise.token_steps`."""
+    """One token a row; rows that are not `sound` give any."""
     greedy_S = torch.argmax(logits_SV, -1)
     if noisy is None:
         return Drawn(greedy_S)
     whole = noisy.row_N.shape[0] == logits_SV.shape[0]
     logits_NV = logits_SV if whole else logits_SV[noisy.row_N]
-    found = best(logits_NV, noisy, cuts, steps_V, reach.within(logits_SV.shape[1]))
+    found = best(ops, logits_NV, noisy, cuts, reach.within(logits_SV.shape[1]))
     assert found.unsure_S is not None
     if whole:
         warm_S = noisy.temperature_N > 0
@@ -149,32 +138,29 @@ def draw_rows(
     )
 
 
-def best(
-    logits_NV: Tensor, noisy: Noisy, cuts: Cuts | None, steps_V: Tensor, reach: Reach
-) -> Drawn:
+def best(ops: Ops, logits_NV: Tensor, noisy: Noisy, cuts: Cuts | None, reach: Reach) -> Drawn:
     """The highest of logit / temperature + noise over what the cuts leave, ties to the lowest id.
 
-    A bound that is cheap for the whole vocabulary leaves few tokens whose exact score is needed:
-    -log(-log(u)) <= -log(1 - u). The best of these is the best of all if it is above every bound
-    beyond them; otherwise the row is unsure.
+    A bound that is cheap for the whole vocabulary leaves few tokens whose exact score is needed.
+    The best of these is the best of all if it is above every bound beyond them; otherwise the row
+    is unsure.
     """
     vocab_size = logits_NV.shape[1]
     scaled_NV = logits_NV.double() / noisy.temperature_N.clamp(min=COLDEST)[:, None]
     made: Cut | None = None
     if cuts is not None:
-        made = cut(logits_NV, scaled_NV, cuts, reach.head)
+        made = cut(ops, logits_NV, scaled_NV, cuts, reach.head)
         scaled_NV = made.scaled_NV
-    bits_NV = noise.token_bits(noisy.key_N, steps_V)
     if reach.candidates >= vocab_size:
-        score_NV = scaled_NV + noise.gumbel(bits_NV)
+        id_NV = torch.arange(vocab_size, device=logits_NV.device).expand_as(scaled_NV)
+        score_NV = scaled_NV + ops.noise_at(noisy.key_N, id_NV)
         token_N = score_NV.argmax(-1)
         unsure_N = torch.zeros_like(token_N, dtype=torch.bool)
     else:
-        beyond_NV = 1.0 - (bits_NV.double() + 0.5) * 2.0**-52
-        bound_NV = scaled_NV + (SLACK - torch.log(beyond_NV))
+        bound_NV = ops.noise_bounds(scaled_NV, noisy.key_N, SLACK)
         top = torch.topk(bound_NV, reach.candidates + 1)
         id_NK = top.indices[:, :-1]
-        score_NK = scaled_NV.gather(1, id_NK) + noise.gumbel(bits_NV.gather(1, id_NK))
+        score_NK = scaled_NV.gather(1, id_NK) + ops.noise_at(noisy.key_N, id_NK)
         most_N1 = score_NK.amax(-1, keepdim=True)
         token_N = torch.where(score_NK == most_N1, id_NK, vocab_size - 1).amin(-1)
         unsure_N = ~(most_N1[:, 0] > top.values[:, -1])
@@ -183,17 +169,17 @@ def best(
     return Drawn(token_N, unsure_N | made.beyond_N, made.needed_N)
 
 
-def cut(logits_NV: Tensor, scaled_NV: Tensor, cuts: Cuts, head: int) -> Cut:
+def cut(ops: Ops, logits_NV: Tensor, scaled_NV: Tensor, cuts: Cuts, head: int) -> Cut:
     vocab_size = logits_NV.shape[1]
     whole = cuts.place_C.shape[0] == logits_NV.shape[0]
     logits_CV = logits_NV if whole else logits_NV[cuts.place_C]
     scaled_CV = scaled_NV if whole else scaled_NV[cuts.place_C]
-    rank_CV = ranks(logits_CV)
+    rank_CV = ops.rank_keys(logits_CV)
     top = torch.topk(rank_CV, head)
     kept_C = torch.where(cuts.top_k_C > 0, cuts.top_k_C.clamp(max=vocab_size), vocab_size)
     scaled_CV = scaled_CV.masked_fill(rank_CV < least(top.values, kept_C)[:, None], float("-inf"))
-    weight_CV, total_C = raised(scaled_CV, scaled_CV.amax(-1))
-    reached_CH = running_sums(weight_CV.gather(1, top.indices))
+    weight_CV, total_C = ops.exp_sums(scaled_CV, scaled_CV.amax(-1))
+    reached_CH = ops.running_sums(weight_CV.gather(1, top.indices))
     mass_C = cuts.top_p_C * total_C
     # A token stays while those before it do not reach the mass: the one that crosses it stays.
     before_CH = torch.cat([torch.zeros_like(reached_CH[:, :1]), reached_CH[:, :-1]], 1)
@@ -226,47 +212,6 @@ def least(sorted_CH: Tensor, count_C: Tensor) -> Tensor:
     return torch.where(count_C > head, none, sorted_CH.gather(1, last_C1)[:, 0])
 
 
-def raised(x_SV: Tensor, most_S: Tensor) -> tuple[Tensor, Tensor]:
-    """exp(x - most), [S, V], and each row's sum in an order that the row's width alone fixes.
-
-    The library's sum of one row is that on the CPU; on a device every row would be a launch of its
-    own, and halves are added instead, which is pointwise.
-    """
-    if x_SV.device.type == "cpu":
-        pairs = zip(x_SV.unbind(), most_S.unbind(), strict=True)
-        rows = [torch.exp(x_V - most) for x_V, most in pairs]
-        return torch.stack(rows), torch.stack([row.sum() for row in rows])
-    raised_SV = torch.exp(x_SV - most_S[:, None])
-    return raised_SV, halved_sums(raised_SV)
-
-
-def halved_sums(x_SV: Tensor) -> Tensor:
-    """Each row's sum, one half added to the other until one number is left."""
-    while x_SV.shape[1] > 1:
-        half = (x_SV.shape[1] + 1) // 2
-        over = x_SV.shape[1] - half
-        x_SV = torch.cat([x_SV[:, :over] + x_SV[:, half:], x_SV[:, over:half]], 1)
-    return x_SV[:, 0]
-
-
-def running_sums(x_CH: Tensor) -> Tensor:
-    """Sums of each row's beginnings, in an order that a place alone fixes.
-
-    The library's scan is that on the CPU; a device's is cut where the number of rows says, and is
-    written out instead.
-    """
-    return x_CH.cumsum(-1) if x_CH.device.type == "cpu" else doubled_sums(x_CH)
-
-
-def doubled_sums(x_CH: Tensor) -> Tensor:
-    """Sums of each row's beginnings: of 1, 2, 4 and more places up to each place."""
-    step = 1
-    while step < x_CH.shape[1]:
-        x_CH = torch.cat([x_CH[:, :step], x_CH[:, step:] + x_CH[:, :-step]], 1)
-        step *= 2
-    return x_CH
-
-
 class Told(NamedTuple):
     """Natural log-probabilities in float32 of each row's token, and of its `top` best by id."""
 
@@ -275,14 +220,14 @@ class Told(NamedTuple):
     top_TN: Tensor
 
 
-def tell(logits_TV: Tensor, token_T: Tensor, top: int) -> Told:
+def tell(ops: Ops, logits_TV: Tensor, token_T: Tensor, top: int) -> Told:
     """Log-probabilities of raw logits; alternatives best first, ties to the lowest id."""
     logits_TV = logits_TV.float()
     most_T = logits_TV.amax(-1)
-    total_T = raised(logits_TV, most_T)[1].log()
+    total_T = ops.exp_sums(logits_TV, most_T)[1].log()
     own_T1 = logits_TV.gather(1, token_T[:, None])
     if top:
-        id_TN = torch.topk(ranks(logits_TV), top).indices
+        id_TN = torch.topk(ops.rank_keys(logits_TV), top).indices
     else:
         id_TN = token_T.new_empty(token_T.shape[0], 0)
     found_TN = torch.cat([own_T1, logits_TV.gather(1, id_TN)], 1)
@@ -300,7 +245,7 @@ class Draw:
     mask: bytes | None = None
 
 
-def draw(logits_SV: Tensor, draws: Sequence[Draw], steps_V: Tensor) -> list[int]:
+def draw(ops: Ops, logits_SV: Tensor, draws: Sequence[Draw]) -> list[int]:
     """One token a row, from records; rows are sound. Waits for the device."""
     device, vocab_size = logits_SV.device, logits_SV.shape[1]
     masked = [row for row, one in enumerate(draws) if one.mask is not None]
@@ -310,8 +255,8 @@ def draw(logits_SV: Tensor, draws: Sequence[Draw], steps_V: Tensor) -> list[int]
         logits_SV = allow(logits_SV, torch.tensor(masked, device=device), mask_MB.to(device))
     warm = [row for row, one in enumerate(draws) if one.sampling.temperature > 0]
     if not warm:
-        return draw_rows(logits_SV, None, None, steps_V, Reach(0, 0)).token_S.tolist()
-    keys = [noise.signed(keyed.row_key(draws[row].seed, draws[row].position)) for row in warm]
+        return draw_rows(ops, logits_SV, None, None, Reach(0, 0)).token_S.tolist()
+    keys = [signed(keyed.row_key(draws[row].seed, draws[row].position)) for row in warm]
     temperatures = [draws[row].sampling.temperature for row in warm]
     noisy = Noisy(
         torch.tensor(warm, device=device),
@@ -328,16 +273,16 @@ def draw(logits_SV: Tensor, draws: Sequence[Draw], steps_V: Tensor) -> list[int]
             torch.tensor([one.top_p for one in own], dtype=torch.float64, device=device),
             torch.tensor([one.min_p for one in own], dtype=torch.float64, device=device),
         )
-    found = draw_rows(logits_SV, noisy, cuts, steps_V, Reach(HEAD, CANDIDATES))
+    found = draw_rows(ops, logits_SV, noisy, cuts, Reach(HEAD, CANDIDATES))
     assert found.unsure_S is not None
     if bool(found.unsure_S.any()):
-        found = draw_rows(logits_SV, noisy, cuts, steps_V, Reach(vocab_size, vocab_size))
+        found = draw_rows(ops, logits_SV, noisy, cuts, Reach(vocab_size, vocab_size))
     return found.token_S.tolist()
 
 
-def logprobs(logits_V: Tensor, token: int, alternatives: int) -> TokenLogprob:
+def logprobs(ops: Ops, logits_V: Tensor, token: int, alternatives: int) -> TokenLogprob:
     """Log-probabilities of one row, as a record. Waits for the device."""
     token_1 = torch.tensor([token], device=logits_V.device)
-    told = tell(logits_V[None], token_1, alternatives)
+    told = tell(ops, logits_V[None], token_1, alternatives)
     top = zip(told.id_TN[0].tolist(), told.top_TN[0].tolist(), strict=True)
     return TokenLogprob(token=token, logprob=float(told.logprob_T), top=tuple(top))

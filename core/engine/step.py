@@ -22,6 +22,7 @@ from tensorfold.core.engine.packing import Shape, Sizes, device_blocks, layout
 from tensorfold.core.engine.sampling import Cuts, Noisy, Told
 from tensorfold.core.engine.state import Storage
 from tensorfold.core.family_api import Model, Rows
+from tensorfold.core.ops import Ops
 
 Blocks = Mapping[str, Tensor]
 
@@ -52,18 +53,19 @@ class Ended(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Step:
-    """The steps of one model; `steps_V` is `noise.token_steps`."""
+    """The steps of one model; tokens are drawn with `ops`."""
 
     model: Model
     storage: Storage
     sizes: Sizes
-    steps_V: Tensor
+    ops: Ops
+    vocab_size: int
     drafting: Drafting | BlockDrafting | None
 
     def round(self, words: Tensor, shape: Shape) -> Tensor:
         """Windows to their results, and each stream's state to its accepted rows."""
         f = device_blocks(words, layout(shape, self.sizes))
-        sure = "noisy" not in f or shape.reach.candidates >= self.steps_V.shape[0]
+        sure = "noisy" not in f or shape.reach.candidates >= self.vocab_size
         rows = self.rows_of(f, shape)._replace(rows_BW=f["window"], sure=sure)
         hidden_RD = self.model.window(rows)
         logits_SV = self.model.logits(hidden_RD)[: shape.drawn]
@@ -151,7 +153,7 @@ class Step:
             closed_S = sound_S & ~sampling.sound(logits_SV)
             fault_S = torch.where(closed_S, NO_TOKEN, fault_S)
         found = sampling.draw_rows(
-            logits_SV, noisy_of(f, "noisy"), cuts_of(f, "cut"), self.steps_V, shape.reach
+            self.ops, logits_SV, noisy_of(f, "noisy"), cuts_of(f, "cut"), shape.reach
         )
         unsure_S = found.unsure_S
         if unsure_S is not None:
@@ -160,9 +162,9 @@ class Step:
 
     def tell(self, logits_SV: Tensor, token_S: Tensor, f: Blocks, shape: Shape) -> Told:
         if shape.told == shape.drawn:
-            return sampling.tell(logits_SV, token_S, shape.top)
+            return sampling.tell(self.ops, logits_SV, token_S, shape.top)
         row_T = f["told"]
-        return sampling.tell(logits_SV[row_T], token_S[row_T], shape.top)
+        return sampling.tell(self.ops, logits_SV[row_T], token_S[row_T], shape.top)
 
     def drafts(
         self,
@@ -203,7 +205,7 @@ class Step:
             missing = -row.shape[0] % self.sizes.tile
             whole = torch.cat([row, row.new_zeros(missing)]) if missing else row
             logits_SV = self.model.logits(hidden_RD.index_select(0, whole))[: row.shape[0]]
-            found.append(sampling.tell(logits_SV, token, top))
+            found.append(sampling.tell(self.ops, logits_SV, token, top))
         return told_words(Told(*(torch.cat(part) for part in zip(*found, strict=True))))
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tensorfold.core.engine import landing, noise
+from tensorfold.core.engine import landing
 from tensorfold.core.engine.ahead import Ahead, Launched
 from tensorfold.core.engine.asking import Limits, Stream
 from tensorfold.core.engine.drafting import BlockDrafting, Drafting, Place
@@ -39,11 +39,12 @@ from tensorfold.core.engine_api import (
 )
 from tensorfold.core.errors import Refused
 from tensorfold.core.family_api import BlockDrafter, Drafter, Model, ReadsAhead
+from tensorfold.core.ops import Ops
 from tensorfold.core.share import Share
 
 
 class TorchEngine:
-    """An `engine_api.Engine` over one model; `tile` is the backend's row tile.
+    """An `engine_api.Engine` over one model; `tile` is the backend's row tile, `ops` draw tokens.
 
     `files` are those that tables are read from while it serves: rows of prompts to come are read
     ahead. With `shortcut` the model is told what of a prompt is read, and may leave out the rest.
@@ -56,6 +57,7 @@ class TorchEngine:
         *,
         info: Info,
         model: Model,
+        ops: Ops,
         storage: Storage,
         tile: int,
         drafter: Drafter | BlockDrafter | None = None,
@@ -79,9 +81,8 @@ class TorchEngine:
         # What the last round's draws needed, to be learned from.
         self.needed: landing.Needed | None = None
         self.runner = runner or AtOnce(Exact(tile))
-        device = storage.table.device
-        self.steps_V = noise.token_steps(info.vocab_size, device)
-        place = Place(storage=storage, steps_V=self.steps_V, tile=tile, context=info.context)
+        self.ops = ops
+        place = Place(storage=storage, ops=ops, tile=tile, context=info.context)
         self.drafting: Drafting | BlockDrafting | None = None
         if isinstance(drafter, BlockDrafter):
             self.drafting = BlockDrafting(drafter=drafter, place=place)
@@ -92,7 +93,8 @@ class TorchEngine:
             model=model,
             storage=storage,
             sizes=sizes,
-            steps_V=self.steps_V,
+            ops=ops,
+            vocab_size=info.vocab_size,
             drafting=self.drafting,
         )
         self.block = self.drafting.block if self.drafting else 0

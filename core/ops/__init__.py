@@ -1,4 +1,4 @@
-"""The op table: what a family's mathematics may call, one file an op.
+"""The op table: what a family's mathematics and the drawing of tokens may call, one file an op.
 
 `Ops` is frozen and built once at start; a family holds it and never looks anything up.
 """
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from tensorfold.core.ops import (
     engram_gate,
+    exp_sums,
     experts,
     experts_weighted,
     hc_collapse,
@@ -25,13 +26,17 @@ from tensorfold.core.ops import (
     linear,
     linear_heads,
     linear_parts,
+    noise_at,
+    noise_bounds,
     pick_rows,
     pick_tokens,
     pool_keys,
+    rank_keys,
     rms_norm,
     rotate,
     route,
     route_softplus,
+    running_sums,
     short_conv,
     sink_attention,
 )
@@ -63,6 +68,11 @@ SPECS: tuple[OpSpec, ...] = (
     route_softplus.OP,
     experts_weighted.OP,
     rotate.OP,
+    rank_keys.OP,
+    exp_sums.OP,
+    running_sums.OP,
+    noise_bounds.OP,
+    noise_at.OP,
 )
 
 
@@ -101,6 +111,11 @@ class Ops:
     route_softplus: Callable[..., tuple[Tensor, Tensor]]
     experts_weighted: Callable[..., Tensor]
     rotate: Callable[[Tensor, Tensor, Tensor, bool], Tensor]
+    rank_keys: Callable[[Tensor], Tensor]
+    exp_sums: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+    running_sums: Callable[[Tensor], Tensor]
+    noise_bounds: Callable[[Tensor, Tensor, float], Tensor]
+    noise_at: Callable[[Tensor, Tensor], Tensor]
     # Of products whose columns ranks cut, [R, own] to [R, all]; one rank has them all.
     join: Callable[[Tensor], Tensor] = itself
     # Of equal shapes on every rank, [...] to [ranks, ...], in rank order.

@@ -84,7 +84,12 @@ def test_from_landing_to_launch(
     )
     runner = Instant(ahead)
     engine = TorchEngine(
-        info=made.info, model=made.model, storage=made.storage, tile=1, runner=runner
+        info=made.info,
+        model=made.model,
+        ops=made.ops,
+        storage=made.storage,
+        tile=1,
+        runner=runner,
     )
     tokens: list[int] = []
 

@@ -46,6 +46,7 @@ def rebuilt(
     return TorchEngine(
         info=engine.info,
         model=made,
+        ops=ops,
         storage=engine.storage,
         tile=engine.tile,
         drafter=drafter,

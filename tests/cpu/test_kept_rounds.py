@@ -18,6 +18,7 @@ from tensorfold.core.engine.packing import Powers
 from tensorfold.core.engine.runner import AtOnce
 from tensorfold.core.engine.torch_engine import TorchEngine
 from tensorfold.core.engine_api import Opening, Piece, Sampling, Window
+from tensorfold.core.ops.keyed_noise import signed
 from tests.cpu.driving import some_tokens
 from tests.cpu.steps import SCENES, STREAMS, Scene, begun, family_engine, rebuilt, windows_of
 
@@ -202,7 +203,7 @@ def test_keys_on_the_host_are_those_of_the_noise() -> None:
         [(noise.base_key(seed) + keyed.STEP) & keyed.MASK for seed, _ in pairs], dtype=np.uint64
     )
     behind_N = np.array([position - 1 for _, position in pairs], dtype=np.int64)
-    wanted = [noise.signed(keyed.row_key(*pair)) for pair in pairs]
+    wanted = [signed(keyed.row_key(*pair)) for pair in pairs]
     for count in (1, noise.FEW, noise.FEW + 1, len(pairs)):
         for first in range(len(pairs) - count + 1):
             some = slice(first, first + count)

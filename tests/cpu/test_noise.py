@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from tensorfold.core import keyed
-from tensorfold.core.engine import noise
+from tensorfold.core.ops import keyed_noise as noise
 
 SEEDS = (0, 1, -1, 30, 31, -(2**63), 2**63 - 1, 0x9E3779B97F4A7C15 - 2**64, 123456789)
 POSITIONS = (0, 1, 2, 63, 64, 4095, 2**20, 2**31 - 1, 2**40)
@@ -13,10 +13,10 @@ VOCAB = 300
 
 
 def test_every_token_of_every_row_has_the_noise_of_keyed() -> None:
-    steps = noise.token_steps(VOCAB, torch.device("cpu"))
+    ids = torch.arange(VOCAB)[None]
     for seed in SEEDS:
         keys = [keyed.row_key(seed, position) for position in POSITIONS]
-        bits = noise.token_bits(torch.tensor([noise.signed(key) for key in keys]), steps)
+        bits = noise.token_bits(torch.tensor([noise.signed(key) for key in keys]), ids)
         found = noise.gumbel(bits)
         wanted_bits = [[keyed.token_bits(key, token) for token in range(VOCAB)] for key in keys]
         wanted = [[keyed.gumbel(key, token) for token in range(VOCAB)] for key in keys]
@@ -25,9 +25,9 @@ def test_every_token_of_every_row_has_the_noise_of_keyed() -> None:
 
 
 def test_large_token_ids_have_the_noise_of_keyed() -> None:
-    steps = noise.token_steps(154_880, torch.device("cpu"))
+    ids = torch.arange(154_880)[None]
     key = keyed.row_key(-7, 900_000)
-    bits = noise.token_bits(torch.tensor([noise.signed(key)]), steps)[0]
+    bits = noise.token_bits(torch.tensor([noise.signed(key)]), ids)[0]
     for token in (0, 1, 65_535, 65_536, 154_855, 154_879):
         assert int(bits[token]) == keyed.token_bits(key, token)
         assert float(noise.gumbel(bits[token])) == keyed.gumbel(key, token)

@@ -6,10 +6,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tensorfold.core.engine import noise, sampling
+from tensorfold.backends.cpu_reference.table import candidates
+from tensorfold.core.engine import optable, sampling
 from tensorfold.core.engine.sampling import Draw
 from tensorfold.core.engine_api import Sampling
+from tensorfold.core.ops import running_sums
+from tensorfold.core.ops.exp_sums import halved_sums
 
+OPS = optable.table({name: forms[0].call for name, forms in candidates().items()})
 ROWS = 9
 SIZES = (1, 2, 3, 5, 17, 97, 101, 160, 163, 1000, 4096, 4099, 40_001)
 HOW = (
@@ -24,40 +28,39 @@ HOW = (
 def test_a_row_has_its_tokens_and_log_probabilities_in_any_company(size: int) -> None:
     generator = torch.Generator().manual_seed(size)
     logits_SV = torch.randn(ROWS, size, generator=generator) * 4
-    steps_V = noise.token_steps(size, torch.device("cpu"))
     most = min(5, size)
     for row in range(ROWS):
         alone_V = logits_SV[row].clone()
         token = row % size
-        wanted = sampling.logprobs(alone_V, token, most)
-        assert sampling.logprobs(logits_SV[row], token, most) == wanted
+        wanted = sampling.logprobs(OPS, alone_V, token, most)
+        assert sampling.logprobs(OPS, logits_SV[row], token, most) == wanted
     for how in HOW:
         draws = [Draw(sampling=how, seed=row - 4, position=7 * row) for row in range(ROWS)]
         alone = [
-            sampling.draw(logits_SV[row : row + 1].clone(), [draws[row]], steps_V)[0]
+            sampling.draw(OPS, logits_SV[row : row + 1].clone(), [draws[row]])[0]
             for row in range(ROWS)
         ]
         for count in range(1, ROWS + 1):
-            assert sampling.draw(logits_SV[:count], draws[:count], steps_V) == alone[:count]
+            assert sampling.draw(OPS, logits_SV[:count], draws[:count]) == alone[:count]
         mixed = [Draw(sampling=HOW[row % 4], seed=row, position=row) for row in range(ROWS)]
-        together = sampling.draw(logits_SV, mixed, steps_V)
+        together = sampling.draw(OPS, logits_SV, mixed)
         for row in range(ROWS):
-            own = sampling.draw(logits_SV[row : row + 1].clone(), [mixed[row]], steps_V)
+            own = sampling.draw(OPS, logits_SV[row : row + 1].clone(), [mixed[row]])
             assert own == [together[row]]
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_a_devices_sums_have_a_rows_bits_in_any_company_and_are_sums(size: int) -> None:
+def test_the_ops_sums_have_a_rows_bits_in_any_company_and_are_sums(size: int) -> None:
     generator = torch.Generator().manual_seed(size)
     x_SV = torch.rand(ROWS, size, generator=generator, dtype=torch.float64)
-    whole_S, begun_SV = sampling.halved_sums(x_SV), sampling.doubled_sums(x_SV)
+    whole_S, begun_SV = halved_sums(x_SV), running_sums.reference(x_SV)
     for count in range(1, ROWS + 1):
-        assert torch.equal(sampling.halved_sums(x_SV[:count]), whole_S[:count])
-        assert torch.equal(sampling.doubled_sums(x_SV[:count]), begun_SV[:count])
+        assert torch.equal(halved_sums(x_SV[:count]), whole_S[:count])
+        assert torch.equal(running_sums.reference(x_SV[:count]), begun_SV[:count])
     torch.testing.assert_close(whole_S, x_SV.sum(-1), rtol=1e-13, atol=0)
     torch.testing.assert_close(begun_SV, x_SV.cumsum(-1), rtol=1e-13, atol=0)
     head = (size + 1) // 2
-    assert torch.equal(sampling.doubled_sums(x_SV[:, :head]), begun_SV[:, :head])
+    assert torch.equal(running_sums.reference(x_SV[:, :head]), begun_SV[:, :head])
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -65,8 +68,8 @@ def test_rows_told_together_are_told_as_alone(size: int) -> None:
     generator = torch.Generator().manual_seed(size)
     logits_TV = torch.randn(ROWS, size, generator=generator) * 4
     token_T, most = torch.arange(ROWS) % size, min(5, size)
-    together = sampling.tell(logits_TV, token_T, most)
+    together = sampling.tell(OPS, logits_TV, token_T, most)
     for row in range(ROWS):
-        alone = sampling.tell(logits_TV[row : row + 1].clone(), token_T[row : row + 1], most)
+        alone = sampling.tell(OPS, logits_TV[row : row + 1].clone(), token_T[row : row + 1], most)
         for part, own in zip(together, alone, strict=True):
             assert torch.equal(part[row], own[0])

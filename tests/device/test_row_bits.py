@@ -17,11 +17,12 @@ pytest.importorskip("triton")
 
 from tensorfold.backends.cuda_triton.kernels import experts, many, products
 from tensorfold.backends.cuda_triton.kernels.tiles import Tile, apart, joined
-from tensorfold.backends.cuda_triton.table import BY_ROW
+from tensorfold.backends.cuda_triton.table import BY_ROW, BY_VOCABULARY
 
 DEVICE = torch.device("cuda", 0)
 COUNTS = (*range(1, 71), 128, 500, 2048, 8192)
-POINTS = [point for point in points() if point.op in BY_ROW]
+CALLS = BY_ROW | BY_VOCABULARY
+POINTS = [point for point in points() if point.op in CALLS]
 
 
 @pytest.fixture(autouse=True)
@@ -65,7 +66,7 @@ def test_rows_have_the_bits_they_have_among_all(point: Point, maker: Maker) -> N
     if point.op == "short_conv":
         # A run of rows is a call of its own only if its sources lie in the history.
         args[2] = args[2] % args[1].shape[1]
-    call = BY_ROW[point.op]
+    call = CALLS[point.op]
     whole = outputs(call(*args))
     for count in COUNTS:
         first = (7 * count) % 53 if (7 * count) % 53 + count <= most else 0
