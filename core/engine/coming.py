@@ -232,6 +232,9 @@ def lead(place: Place, say: Callable[[bytes], None]) -> Coming:
                 raise error from None
             rank = greeted(sock, word)
             if rank not in missing:
+                if rank is not None:
+                    with suppress(OSError):
+                        Frames(sock).send({"lost": f"rank {rank} has come before"})
                 sock.close()
                 continue
             missing.remove(rank)
@@ -274,11 +277,11 @@ def reach(place: Place, told: Callable[[], bytes], last: float) -> Coming:
                 raise missed([0], place, f": port {port}: {error.strerror or error}") from None
             time.sleep(LOOK_SECONDS)
             continue
-        coming = Coming(place.lost, word)
-        coming.add(0, Frames(prompt(sock)))
         # A rank 0 that has gone meanwhile is heard of.
         with suppress(OSError):
             sock.sendall(word + bytes([place.share.rank]))
+        coming = Coming(place.lost, word)
+        coming.add(0, Frames(prompt(sock)))
         return coming
 
 
