@@ -32,6 +32,8 @@ COLDEST = 1e-200
 # Widths of the sorted head in which cuts look for their last token: the first one of a row whose
 # top-k bounds it, of any other row, and the ratio of one width to the next.
 HEAD, OPEN_HEAD, GROWTH = 256, 1024, 2
+# Runs of a long row that are looked at for its highest, each of so many times as many values.
+RUNS, MANY = 64, 4
 # Tokens whose exact score is computed, those of the highest bounds.
 CANDIDATES = 16
 
@@ -158,12 +160,12 @@ def best(ops: Ops, logits_NV: Tensor, noisy: Noisy, cuts: Cuts | None, reach: Re
         unsure_N = torch.zeros_like(token_N, dtype=torch.bool)
     else:
         bound_NV = ops.noise_bounds(scaled_NV, noisy.key_N, SLACK)
-        top = torch.topk(bound_NV, reach.candidates + 1)
-        id_NK = top.indices[:, :-1]
+        top = highest(bound_NV, reach.candidates + 1)
+        id_NK = top.id_SK[:, :-1]
         score_NK = scaled_NV.gather(1, id_NK) + ops.noise_at(noisy.key_N, id_NK)
         most_N1 = score_NK.amax(-1, keepdim=True)
         token_N = torch.where(score_NK == most_N1, id_NK, vocab_size - 1).amin(-1)
-        unsure_N = ~(most_N1[:, 0] > top.values[:, -1])
+        unsure_N = ~(most_N1[:, 0] > top.value_SK[:, -1])
     if made is None:
         return Drawn(token_N, unsure_N)
     return Drawn(token_N, unsure_N | made.beyond_N, made.needed_N)
@@ -212,6 +214,27 @@ def least(sorted_CH: Tensor, count_C: Tensor) -> Tensor:
     return torch.where(count_C > head, none, sorted_CH.gather(1, last_C1)[:, 0])
 
 
+class Highest(NamedTuple):
+    """A row's highest values, the highest first, and where they stand."""
+
+    value_SK: Tensor
+    id_SK: Tensor
+
+
+def highest(x_SV: Tensor, count: int) -> Highest:
+    """The `count` highest of each row. A few of many are found among the highest of its runs: a
+    device selects from many short rows at once, and passes again and again over a long one."""
+    rows, size = x_SV.shape
+    width = size // RUNS
+    if size % RUNS or width < MANY * count:
+        return Highest(*torch.topk(x_SV, count))
+    value_RK, place_RK = torch.topk(x_SV.reshape(rows * RUNS, width), count, sorted=False)
+    first_R = torch.arange(RUNS, device=x_SV.device).repeat(rows) * width
+    id_SC = (place_RK + first_R[:, None]).view(rows, -1)
+    top = torch.topk(value_RK.view(rows, -1), count)
+    return Highest(top.values, id_SC.gather(1, top.indices))
+
+
 class Told(NamedTuple):
     """Natural log-probabilities in float32 of each row's token, and of its `top` best by id."""
 
@@ -227,7 +250,7 @@ def tell(ops: Ops, logits_TV: Tensor, token_T: Tensor, top: int) -> Told:
     total_T = ops.exp_sums(logits_TV, most_T)[1].log()
     own_T1 = logits_TV.gather(1, token_T[:, None])
     if top:
-        id_TN = torch.topk(ops.rank_keys(logits_TV), top).indices
+        id_TN = highest(ops.rank_keys(logits_TV), top).id_SK
     else:
         id_TN = token_T.new_empty(token_T.shape[0], 0)
     found_TN = torch.cat([own_T1, logits_TV.gather(1, id_TN)], 1)

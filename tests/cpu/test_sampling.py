@@ -234,3 +234,16 @@ def test_draws_over_many_seeds_follow_the_distribution(
         else:
             square += (found[token] - chance * count) ** 2 / (chance * count)
     assert square < 16.3, found
+
+
+@pytest.mark.parametrize("size", [160, 4352, 4353, 64 * 69, 154_880])
+@pytest.mark.parametrize("count", [1, 2, 17])
+def test_the_highest_of_a_row_are_those_of_the_whole_row(size: int, count: int) -> None:
+    generator = torch.Generator().manual_seed(size)
+    x = torch.stack([torch.randperm(size, generator=generator) for _ in range(3)]).double()
+    # All of them in one run, and at the ends of runs.
+    x[1, 7 : 7 + count] += size
+    x[2, :: max(1, size // 64)] += size
+    found, wanted = sampling.highest(x, count), torch.topk(x, count)
+    assert torch.equal(found.value_SK, wanted.values)
+    assert torch.equal(found.id_SK, wanted.indices)
