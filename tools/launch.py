@@ -144,7 +144,7 @@ class Launch:
         return f"rank {rank} ended before it was ready, with status {ended[rank]}"
 
     def stopped(self) -> str:
-        """Which rank does not run, for how long, or nothing: one that has come says so itself."""
+        """Which rank is stopped, and how long, or nothing: one that has not come is not heard."""
         if sys.platform != "linux":
             return ""
         for rank, child in enumerate(self.children, 1):
