@@ -1,3 +1,7 @@
-"""The version of TensorFold: what the package is built with and what a receipt is hashed with."""
+"""The version of TensorFold: what the package is built with and what a receipt is hashed with.
 
-VERSION = "0.1.0"
+Whatever gives a reply other bits than before is a new version, so that no receipt of one names the
+other.
+"""
+
+VERSION = "0.2.0"
