@@ -51,6 +51,11 @@ class Group(Protocol):
         ...
 
 
+def share_of(group: Group | None) -> Share:
+    """What this rank holds; all of it where there are no others."""
+    return Share() if group is None else group.share
+
+
 class Unheard:
     """A group that asks nobody, and whose results are zero: for rehearsals, which ranks may make
     at other times, or not all of them."""

@@ -17,11 +17,11 @@ from tensorfold.core.checkpoint.load import elements
 from tensorfold.core.draft_settings import head_drafts
 from tensorfold.core.engine import agreement, checks, meeting, optable
 from tensorfold.core.engine.compile import fix_sizes
-from tensorfold.core.engine.group import Group, Unheard, ranked
+from tensorfold.core.engine.group import Group, Unheard, ranked, share_of
 from tensorfold.core.engine.optable import Candidate, Candidates
 from tensorfold.core.engine.probe import Sizes, exercise, model_calls
 from tensorfold.core.engine.ranks import until_ready
-from tensorfold.core.engine.rehearsal import lengths, zeroed
+from tensorfold.core.engine.rehearsal import draws, lengths, zeroed
 from tensorfold.core.engine.room import fit, held_by_rank
 from tensorfold.core.engine.round_costs import time_rounds
 from tensorfold.core.engine.runner import Rounds, Runner
@@ -184,12 +184,15 @@ def open_torch_engine(
 
 
 def rehearse(loaded: Loaded, device: Device, storage: Storage, ops: Ops) -> None:
-    """The forwards of a start, with outputs that are zero."""
-    model = loaded.family.model(loaded.config, loaded.weights, zeroed(ops), storage.buffers)
+    """The forwards of a start, and what draws tokens, with outputs that are zero."""
+    ops = zeroed(ops)
+    model = loaded.family.model(loaded.config, loaded.weights, ops, storage.buffers)
     sizes = sizes_of(loaded, device)
     exercise(model, storage, sizes)
     agree(loaded, device, model, storage)
     lengths(model, storage, sizes, loaded.chunk_rows)
+    for dtype in {device.dtype, torch.float32}:
+        draws(ops, torch.zeros(1, loaded.vocab_size, dtype=dtype, device=device.device))
     storage.peak = 0
 
 
@@ -224,10 +227,6 @@ def meet(order: EngineOrder, device: Device) -> Group | None:
     if device.connect is None:
         raise StartError(f"backend {device.backend} runs on one rank")
     return device.connect(replace(order.place, seconds=order.settings.meet_timeout))
-
-
-def share_of(group: Group | None) -> Share:
-    return Share() if group is None else group.share
 
 
 def by_width(settings: Settings, share: Share) -> bool:

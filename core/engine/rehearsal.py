@@ -12,11 +12,13 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from tensorfold.core.engine import batch
 from tensorfold.core.engine.batch import Run
 from tensorfold.core.engine.packing import FEW, STEP
 from tensorfold.core.engine.probe import Sizes
+from tensorfold.core.engine.sampling import CANDIDATES, HEAD, Cuts, Noisy, Reach, draw_rows, tell
 from tensorfold.core.engine.state import Storage
 from tensorfold.core.family_api import Model
 from tensorfold.core.ops import SPECS, Ops
@@ -70,6 +72,18 @@ def lengths(model: Model, storage: Storage, sizes: Sizes, most_prompt: int) -> N
             forward(1, width - 1, False)
     finally:
         storage.release(seat)
+
+
+def draws(ops: Ops, logits_SV: Tensor) -> None:
+    """Rows that ask for all that a draw can look at: noise of few tokens and of all of them, cuts,
+    and log-probabilities."""
+    rows, vocab_size = logits_SV.shape
+    row_S = torch.arange(rows, device=logits_SV.device)
+    half_S = torch.full((rows,), 0.5, dtype=torch.float64, device=logits_SV.device)
+    noisy, cuts = Noisy(row_S, row_S, half_S), Cuts(row_S, row_S, half_S, half_S)
+    for candidates in (CANDIDATES, vocab_size):
+        draw_rows(ops, logits_SV, noisy, cuts, Reach(HEAD, candidates))
+    tell(ops, logits_SV, row_S, 1)
 
 
 def fitting(wanted: Sequence[int], most: int) -> list[int]:

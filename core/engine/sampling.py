@@ -229,8 +229,8 @@ def highest(x_SV: Tensor, count: int) -> Highest:
     if size % RUNS or width < MANY * count:
         return Highest(*torch.topk(x_SV, count))
     value_RK, place_RK = torch.topk(x_SV.reshape(rows * RUNS, width), count, sorted=False)
-    first_R = torch.arange(RUNS, device=x_SV.device).repeat(rows) * width
-    id_SC = (place_RK + first_R[:, None]).view(rows, -1)
+    first_R1 = torch.arange(0, size, width, device=x_SV.device)[:, None]
+    id_SC = (place_RK.view(rows, RUNS, count) + first_R1).flatten(1)
     top = torch.topk(value_RK.view(rows, -1), count)
     return Highest(top.values, id_SC.gather(1, top.indices))
 

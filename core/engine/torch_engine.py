@@ -17,7 +17,7 @@ from tensorfold.core.engine.ahead import Ahead, Launched
 from tensorfold.core.engine.asking import Limits, Stream
 from tensorfold.core.engine.drafting import BlockDrafting, Drafting, Place
 from tensorfold.core.engine.flight import OpenFlight
-from tensorfold.core.engine.group import Group
+from tensorfold.core.engine.group import Group, share_of
 from tensorfold.core.engine.ordering import Coming, Order, Ordering
 from tensorfold.core.engine.packing import Exact, Shape, Sizes
 from tensorfold.core.engine.prompting import Prompting
@@ -40,7 +40,6 @@ from tensorfold.core.engine_api import (
 from tensorfold.core.errors import Refused
 from tensorfold.core.family_api import BlockDrafter, Drafter, Model, ReadsAhead
 from tensorfold.core.ops import Ops
-from tensorfold.core.share import Share
 
 
 class TorchEngine:
@@ -115,7 +114,7 @@ class TorchEngine:
             buckets=buckets,
             shortcut=shortcut,
             captures=model.captures,
-            share=Share() if group is None else group.share,
+            share=share_of(group),
         )
         # The hidden rows that prompts of a shape leave, where a replay leaves them.
         self.hidden: dict[Shape, list[Tensor]] = {}

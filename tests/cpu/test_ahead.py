@@ -13,20 +13,23 @@ import pytest
 import torch
 
 from tensorfold.core.backend_api import EngineOrder, no_progress
-from tensorfold.core.engine import batch, optable
+from tensorfold.core.engine import batch, sampling
 from tensorfold.core.engine.agreement import prompt_row
 from tensorfold.core.engine.batch import Run
 from tensorfold.core.engine.group import Unheard, ranked
 from tensorfold.core.engine.index_split import split_of
 from tensorfold.core.engine.open_engine import Device, Loaded, load, rehearse, sizes_of
 from tensorfold.core.engine.rehearsal import zeroed
+from tensorfold.core.engine.sampling import Draw
 from tensorfold.core.engine.state import Storage, allocate
+from tensorfold.core.engine_api import Sampling
 from tensorfold.core.index_shares import HOW
 from tensorfold.core.settings import read
 from tensorfold.core.share import Share
 from tensorfold.plugins.manager import discover
 from tensorfold.tools.bench_decode import RAW
 from tensorfold.tools.decode.engines import RandomSource, write_token_map
+from tests.drawing import preferred
 
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
 
@@ -96,7 +99,7 @@ def loaded_of(family: str, share: Share) -> tuple[Loaded, Device, Storage, Any]:
         kept_bytes=0,
         device=torch.device("cpu"),
     )
-    ops = optable.table({name: choices[0].call for name, choices in candidates().items()})
+    ops = preferred(candidates())
     ops = ranked(ops, Unheard(share) if share.ranks > 1 else None, loaded.vocab_size)
     return loaded, device, storage, ops
 
@@ -141,6 +144,34 @@ def test_a_chunk_whose_index_is_split_launches_what_the_start_did(family: str) -
         found = called_for(lambda rows=rows: [chunk(rows, how) for how in HOW])  # type: ignore[misc]
         later = {one.name for one in found if repr(one) not in started}
         assert not later, (rows, later)
+
+
+@pytest.mark.parametrize("family", ["glm53", "dsv41"])
+@torch.inference_mode()
+def test_a_row_that_is_drawn_in_any_way_launches_what_the_start_did(family: str) -> None:
+    from tensorfold.backends.cuda_triton.ahead import called_for
+
+    loaded, device, storage, ops = loaded_of(family, Share())
+    started = set(map(repr, called_for(lambda: rehearse(loaded, device, storage, ops))))
+    ways = [
+        Sampling(temperature=1.0),
+        Sampling(temperature=0.7, top_k=40),
+        Sampling(temperature=1.3, top_p=0.9, min_p=0.02),
+    ]
+
+    def drawn(rows: int, dtype: torch.dtype) -> None:
+        logits_SV = torch.zeros(rows, loaded.vocab_size, dtype=dtype)
+        for way in ways:
+            draw = Draw(sampling=way, seed=1, position=2, mask=b"\xff" * loaded.vocab_size)
+            sampling.draw(zeroed(ops), logits_SV, [draw] * rows)
+        sampling.logprobs(zeroed(ops), logits_SV[0], 3, 2)
+
+    for rows in (1, 2, 5, 8):
+        for dtype in (torch.bfloat16, torch.float32):
+            found = called_for(lambda rows=rows, dtype=dtype: drawn(rows, dtype))  # type: ignore[misc]
+            assert found, "nothing was launched"
+            later = {one.name for one in found if repr(one) not in started}
+            assert not later, (rows, dtype, later)
 
 
 @torch.inference_mode()
