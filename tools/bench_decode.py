@@ -232,20 +232,10 @@ def measure_rounds(bench: Bench, engine: TorchEngine, floors: Floors) -> None:
 
 def profile_sampled(bench: Bench, engine: TorchEngine) -> None:
     """What noise, cuts and log-probabilities add to the kernels of a round."""
-    options, asked = bench.options, gaps.HOWS[gaps.SAMPLED]
+    options, how = bench.options, gaps.HOWS[gaps.SAMPLED]
     with gaps.sharper(engine):
         for count in sorted({1, 8} & {*options.streams}):
-            lives = [
-                rounds.begun(
-                    engine,
-                    stream,
-                    options.context,
-                    ROOM,
-                    sampling=asked.sampling,
-                    logprobs=asked.logprobs,
-                )[0]
-                for stream in range(count)
-            ]
+            lives = gaps.begun(engine, count, options.context, ROOM, how)
             try:
                 # The first ones warm up.
                 repeated(engine, lives)

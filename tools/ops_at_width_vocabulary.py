@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from tensorfold.core.engine.sampling import SLACK
 from tensorfold.core.ops import exp_sums, noise_at, noise_bounds, rank_keys, running_sums
 from tensorfold.tools.operands import Maker, Point
 
 TOKENS = 154_880
 # Rows that a round draws at most.
 MOST = 64
-SLACK = 1e-2
 
 
 def keys(m: Maker, rows: int) -> Tensor:

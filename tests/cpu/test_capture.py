@@ -20,6 +20,7 @@ from tensorfold.core.engine.state import allocate
 from tensorfold.core.ops import Ops
 from tensorfold.families.glm53.block import PLAIN
 from tensorfold.families.glm53.plugin import FAMILY
+from tests.drawing import preferred
 
 FOLDER = Path(__file__).parent.parent / "data" / "glm53" / "ckpt"
 CONTEXT = 256
@@ -68,7 +69,7 @@ def test_every_kind_of_sublayer_is_one_whole_graph_with_the_bits_of_plain_ops() 
         device=torch.device("cpu"),
     )
     weights = FAMILY.weights(config, tensors, FOLDER)
-    plain = optable.table({name: forms[0].call for name, forms in candidates().items()})
+    plain = preferred(candidates())
     opaque = library_ops("tensorfold_capture_test", plain)
     graphs: Counter[str] = Counter()
 

@@ -10,13 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from tensorfold.backends.cpu_reference.table import candidates
 from tensorfold.core import keyed
-from tensorfold.core.engine import optable, sampling
+from tensorfold.core.engine import sampling
 from tensorfold.core.engine.sampling import Cuts, Draw
 from tensorfold.core.engine_api import Sampling
-
-OPS = optable.table({name: forms[0].call for name, forms in candidates().items()})
+from tests.drawing import REFERENCE
 
 
 def defined(logits: list[float], one: Draw) -> int:
@@ -96,12 +94,12 @@ def test_a_draw_equals_its_definition(kind: str, size: int) -> None:
             for _ in range(rows)
         ]
         before = logits.clone()
-        found = sampling.draw(OPS, logits, draws)
+        found = sampling.draw(REFERENCE, logits, draws)
         assert torch.equal(logits, before), "the logits were written"
         wanted = [defined(row, one) for row, one in zip(logits.tolist(), draws, strict=True)]
         assert found == wanted, (batch, draws)
         for row, one in enumerate(draws):
-            assert sampling.draw(OPS, logits[row : row + 1], [one]) == [found[row]]
+            assert sampling.draw(REFERENCE, logits[row : row + 1], [one]) == [found[row]]
 
 
 @pytest.mark.parametrize("temperature", [5e-324, 1e-310, 1e-300, 1e-60])
@@ -112,7 +110,7 @@ def test_a_vanishing_temperature_draws_the_highest_logit(
     logits = torch.randn(8, 160, generator=torch.Generator().manual_seed(2)) * 4
     logits[3:] -= 50.0
     one = Draw(sampling=Sampling(temperature=temperature, **cuts), seed=1, position=2)
-    assert sampling.draw(OPS, logits, [one] * 8) == logits.argmax(-1).tolist()
+    assert sampling.draw(REFERENCE, logits, [one] * 8) == logits.argmax(-1).tolist()
 
 
 def test_equal_logits_go_to_the_lowest_id_without_a_temperature() -> None:
@@ -120,7 +118,7 @@ def test_equal_logits_go_to_the_lowest_id_without_a_temperature() -> None:
     logits[1, 40:90] = 5.0
     logits[2, 159] = logits[2, 158] = 1.0
     draws = [Draw(sampling=Sampling(), seed=row, position=row) for row in range(3)]
-    assert sampling.draw(OPS, logits, draws) == [0, 40, 158]
+    assert sampling.draw(REFERENCE, logits, draws) == [0, 40, 158]
 
 
 def kept(logits: Tensor, one: Sampling, head: int = 10**9) -> list[int]:
@@ -131,7 +129,9 @@ def kept(logits: Tensor, one: Sampling, head: int = 10**9) -> list[int]:
         torch.tensor([one.top_p], dtype=torch.float64),
         torch.tensor([one.min_p], dtype=torch.float64),
     )
-    found = sampling.cut(OPS, logits[None], logits.double()[None], cuts, min(head, len(logits)))
+    found = sampling.cut(
+        REFERENCE, logits[None], logits.double()[None], cuts, min(head, len(logits))
+    )
     assert not bool(found.beyond_N), head
     return torch.isfinite(found.scaled_NV[0]).nonzero()[:, 0].tolist()
 
@@ -194,18 +194,18 @@ def test_log_probabilities_are_the_raw_log_softmax(size: int) -> None:
     logits = torch.randn(size, generator=torch.Generator().manual_seed(size)) * 5
     wanted = torch.log_softmax(logits.double(), -1)
     for token in {0, size // 2, size - 1}:
-        found = sampling.logprobs(OPS, logits, token, min(size, 20))
+        found = sampling.logprobs(REFERENCE, logits, token, min(size, 20))
         assert found.token == token
         assert abs(found.logprob - float(wanted[token])) < 1e-5
         assert len(found.top) == min(size, 20)
         for alternative, logprob in found.top:
             assert abs(logprob - float(wanted[alternative])) < 1e-5
-    assert sampling.logprobs(OPS, logits, 0, 0).top == ()
+    assert sampling.logprobs(REFERENCE, logits, 0, 0).top == ()
 
 
 def test_alternatives_come_best_first_and_ties_lowest_id_first() -> None:
     logits = torch.tensor([1.0, 4.0, 4.0, 0.0, 4.0, 1.0])
-    top = sampling.logprobs(OPS, logits, 3, 5).top
+    top = sampling.logprobs(REFERENCE, logits, 3, 5).top
     assert [token for token, _ in top] == [1, 2, 4, 0, 5]
     assert top[0][1] == top[1][1] == top[2][1] > top[3][1] == top[4][1]
 
@@ -226,7 +226,7 @@ def test_draws_over_many_seeds_follow_the_distribution(
     count = 4000
     logits = torch.tensor([0.4, 0.3, 0.2, 0.1]).log().expand(count, -1)
     draws = [Draw(sampling=one, seed=seed, position=seed % 7) for seed in range(count)]
-    found = Counter(sampling.draw(OPS, logits, draws))
+    found = Counter(sampling.draw(REFERENCE, logits, draws))
     square = 0.0
     for token, chance in enumerate(expected):
         if not chance:

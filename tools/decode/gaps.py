@@ -14,6 +14,7 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
@@ -179,14 +180,15 @@ def unused_events(count: int, stream: Any) -> list[Replay]:
     return made
 
 
+def begun(engine: TorchEngine, streams: int, rows: int, most: int, how: How) -> list[rounds.Live]:
+    """So many streams behind prompts of `rows`, with room for `most` tokens."""
+    begin = partial(rounds.begun, engine, sampling=how.sampling, logprobs=how.logprobs)
+    return [begin(stream, rows, most)[0] for stream in range(streams)]
+
+
 def bare(engine: TorchEngine, streams: int, rows: int, count: int, how: How) -> None:
     """Rounds of streams that go on with what they draw, which say so as a lane host's do."""
-    lives = [
-        rounds.begun(engine, stream, rows, count + 2, sampling=how.sampling, logprobs=how.logprobs)[
-            0
-        ]
-        for stream in range(streams)
-    ]
+    lives = begun(engine, streams, rows, count + 2, how)
     try:
         pending = [live.tokens[live.rows : live.rows + 1] for live in lives]
         for left in reversed(range(count)):

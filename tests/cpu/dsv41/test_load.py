@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tensorfold.backends.cpu_reference.table import candidates
-from tensorfold.core.engine import batch, optable
+from tensorfold.core.engine import batch
 from tensorfold.core.engine.batch import Run
 from tensorfold.core.engine.compile import capturing, fix_sizes, library_ops
 from tensorfold.core.engine.replay import replay
@@ -27,6 +27,7 @@ from tensorfold.families.dsv41.plugin import FAMILY
 from tensorfold.tools.serve import skipped
 from tests.cpu.driving import same_state, some_tokens
 from tests.cpu.dsv41.engines import CKPT, MODES, live, opened
+from tests.drawing import preferred
 
 CALLED = {
     "linear",
@@ -147,7 +148,7 @@ def test_every_kind_of_sublayer_is_whole_graphs_with_the_bits_of_plain_ops(
 ) -> None:
     model = shared.model
     assert isinstance(model, Dsv41)
-    plain = optable.table({name: forms[0].call for name, forms in candidates().items()})
+    plain = preferred(candidates())
     mode = "faithful" if model.config.faithful else "plain"
     opaque = library_ops(f"tensorfold_dsv41_{mode}", plain)
     graphs: Counter[str] = Counter()
